@@ -1,0 +1,34 @@
+"""Vitrail, the workbench for Vision Transformers: the public names, each imported when it is first used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vitrail.catalogue import create_model, list_models
+    from vitrail.verbs.convert import convert
+    from vitrail.verbs.evaluate import evaluate
+    from vitrail.verbs.models import models
+
+__version__ = "0.1.0"
+__all__ = ["convert", "create_model", "evaluate", "list_models", "models"]
+
+HOMES = {
+    "create_model": "vitrail.catalogue",
+    "list_models": "vitrail.catalogue",
+    "convert": "vitrail.verbs.convert",
+    "evaluate": "vitrail.verbs.evaluate",
+    "models": "vitrail.verbs.models",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in HOMES:
+        from vitrail.plug import member
+
+        return member(HOMES[name], name)
+    raise AttributeError(f"module 'vitrail' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,207 @@
+"""The catalogue: names to specifications, specifications to models, and weights put into them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+import yaml
+from torch.overrides import TorchFunctionMode
+
+from vitrail import plug
+from vitrail.adapt import ChannelRule, check_fit, fit
+from vitrail.errors import unknown_name
+from vitrail.nn.position import ResizeRule
+from vitrail.spec import Spec
+from vitrail.weights.source import Weights, load_weights
+
+MODELS = "vitrail.model"
+SIZE_LETTERS = {"ti": "tiny", "s": "small", "b": "base", "l": "large", "h": "huge", "g": "giant", "gg": "gigantic"}
+FILLERS = {"normal_", "uniform_", "zero_", "fill_", "erfinv_", "mul_", "add_", "clamp_"}
+logger = logging.getLogger("vitrail")
+
+
+class Entry(NamedTuple):
+    """A model of the catalogue, counted."""
+
+    name: str
+    params: int
+    gflops: float
+    tokens: int
+    input_size: tuple[int, int, int]
+    checkpoints: tuple[str, ...]
+
+
+def list_models(pattern: str = "") -> list[str]:
+    """The names of the catalogue that contain `pattern`; a name beyond the list, such as
+    `vit_small_patch4_32`, works too, if it follows the same grammar."""
+    return sorted(name for name in _checkpoints() if pattern.lower() in name)
+
+
+def describe(name: str) -> Entry:
+    """A model's size and cost, counted from a model without memory."""
+    spec = spec_named(name)
+    with hollow():
+        model = build(spec)
+    params = sum(parameter.numel() for parameter in model.parameters())
+    size = (spec.channels, *spec.image_size)
+    tags = _checkpoints().get(canonical(name), ())
+    return Entry(canonical(name), params, model.flops() / 1e9, spec.layout.num_tokens, size, tuple(tags))
+
+
+def preprocess_named(name: str) -> dict[str, Any]:
+    """How a model's pictures are prepared, as plain data: size, crop, mean and standard deviation."""
+    spec = spec_named(name)
+    table = _pages()[family_of(spec).__name__.rpartition(".")[2]]["preprocess"]
+    fields = next(fields for part, fields in table.items() if part in canonical(name))
+    return {"size": spec.image_size, **fields}
+
+
+def _checkpoints() -> dict[str, list[str]]:
+    """Each name of the catalogue, with the tags of its checkpoints on the hub."""
+    return {name: tags for page in _pages().values() for name, tags in page["names"].items()}
+
+
+@cache
+def _pages() -> dict[str, dict[str, Any]]:
+    """The catalogue's page of each architecture, which lies beside its file."""
+    folder = files(MODELS)
+    return {
+        family: yaml.safe_load(folder.joinpath(f"{family}.yaml").read_text(encoding="utf-8"))
+        for family in plug.entries(MODELS)
+    }
+
+
+def canonical(name: str) -> str:
+    """timm's name behind the other names that people use: `ViT-B/16`, `B_16`, `vit_b_16`, `google/vit-base-patch16-224`."""
+    plain = name.strip().rpartition("/")[2] if re.match(r"[\w.-]+/[a-zA-Z]", name.strip()) else name.strip()
+    plain = plain.lower().replace("-", "_").partition(".")[0]
+    if re.fullmatch(r"resnetv2_\d+x\d(_bitm?)?", plain):
+        return plain.removesuffix("_bitm").removesuffix("_bit") + "_bit"
+    if bit := re.fullmatch(r"(?:bit_[sml]_)?r(\d+)x(\d)|bit_(\d+)x(\d)", plain):
+        depth, factor = (part for part in bit.groups() if part)
+        return f"resnetv2_{depth}x{factor}_bit"
+    short = re.fullmatch(
+        r"(?:r(?P<resnet>\d*)\+)?(?:vit_|deit_)?(?P<size>ti|s|b|l|h|gg|g)[_/](?P<patch>\d+)(?:[_@](?P<image>\d+))?", plain
+    )
+    if short is None:
+        return plain
+    family = "deit" if "deit_" in plain else "vit"
+    size, image = SIZE_LETTERS[short["size"]], short["image"] or "224"
+    if short["resnet"] is None:
+        return f"{family}_{size}_patch{short['patch']}_{image}"
+    # The paper's R+Ti/16 is timm's r_s16_p8, after the patch of its feature map.
+    stem = f"r{short['resnet']}_s{short['patch']}" + ("" if short["resnet"] else "_p8")
+    return f"vit_{size}_{stem}_{image}"
+
+
+def spec_named(name: str) -> Any:
+    """The specification of a model by any of its names, or an error that lists the nearest."""
+    for family in plug.entries(MODELS):
+        spec = plug.load(MODELS, family).spec_named(canonical(name))
+        if spec is not None:
+            return spec
+    raise unknown_name("model", name, list_models(), more="vitrail models shows all of them.")
+
+
+def family_of(spec: Spec) -> ModuleType:
+    """The module of the architecture that a specification belongs to."""
+    return plug.load(MODELS, type(spec).__module__.rpartition(".")[2])
+
+
+def build(spec: Spec) -> Any:
+    """A model with fresh weights."""
+    return family_of(spec).Model(spec)
+
+
+class _NoFilling(TorchFunctionMode):
+    """Leaves initialisers out: tensors on the meta device have nothing to fill, and pretending takes its time."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", None) == "torch.nn.init" or getattr(func, "__name__", "") in FILLERS:
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def hollow() -> Iterator[None]:
+    """Models made in here have shapes but no memory."""
+    with torch.device("meta"), _NoFilling():
+        yield
+
+
+def create_model(
+    name: str | Spec,
+    *,
+    weights: str | Path | None = None,
+    resize_rule: ResizeRule = "bicubic",
+    channel_rule: ChannelRule = "sum",
+    weights_grid: tuple[int, int] | None = None,
+    **fields: Any,
+) -> Any:
+    """A model by name or specification, with fields of it changed, and with weights if asked for.
+
+    `weights` is a file, a folder or a name on the hub, in any format that Vitrail reads. The number of classes is the
+    file's unless `num_classes` is given; input channels, classes and the position table are adapted where they
+    differ. What was changed stands in `model.changes` and in the log.
+    """
+    spec: Any = spec_named(name) if isinstance(name, str) else name
+    spec = spec.override(fields) if fields else spec
+    if weights is None:
+        model = build(spec)
+        model.changes = ()
+        return model
+    label = canonical(name) if isinstance(name, str) else type(spec).__module__.rpartition(".")[2]
+    loaded = load_weights(weights)
+    spec, state, changes = _follow(spec, loaded, fields)
+    with hollow():
+        model = build(spec)
+    wanted = model.state_dict()
+    table = spec.table_layout if "pos_embed" in wanted else None
+    state, more = fit(
+        state,
+        wanted,
+        first_weight=model.first_weight,
+        table=table,
+        cell=spec.stem.cell if table else (),
+        resize_rule=resize_rule,
+        channel_rule=channel_rule,
+        weights_grid=weights_grid,
+    )
+    check_fit(state, wanted, label)
+    model.load_state_dict(state, assign=True)
+    model.requires_grad_(True)
+    model.changes = (*changes, *more)
+    for change in model.changes:
+        logger.info("%s: %s", label, change)
+    return model
+
+
+def _follow(spec: Any, loaded: Weights, fields: dict[str, Any]) -> tuple[Any, dict[str, torch.Tensor], list[str]]:
+    """The specification as the file has it, where the caller has not said otherwise."""
+    state, changes, follow = dict(loaded.state), [], {}
+    head = state.get("head.weight", state.get("head.fc.weight"))
+    if head is not None and "num_classes" not in fields and head.shape[0] != spec.num_classes:
+        follow["num_classes"] = head.shape[0]
+        changes.append(f"{head.shape[0]} classes, as in the file")
+    if "pre_logits.fc.weight" in state and getattr(spec, "pre_logits", 0) is None:
+        if "num_classes" in fields:
+            state = {key: tensor for key, tensor in state.items() if not key.startswith("pre_logits.")}
+            changes.append("the pre_logits layer left out, as the paper does for fine-tuning")
+        else:
+            follow["pre_logits"] = state["pre_logits.fc.weight"].shape[0]
+            changes.append("the pre_logits layer kept, as in the file")
+    for field, value in loaded.facts.items():
+        if field in type(spec).model_fields and field not in fields and getattr(spec, field) != value:
+            follow[field] = value
+            changes.append(f"{field}={value}, as in the config.json beside the file")
+    return spec.override(follow) if follow else spec, state, changes
+

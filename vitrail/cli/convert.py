@@ -1,0 +1,30 @@
+"""`vitrail convert`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vitrail.console import JsonFlag, QuietFlag, print_json
+
+
+def command(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="A weight file, a folder, or a name on the hub.")],
+    to: Annotated[str, typer.Option(metavar="FORMAT", help="google, hf, timm or torchvision.")],
+    out: Annotated[Path, typer.Option(help="A file, or a folder for weights with their config.json.")],
+    model: Annotated[str | None, typer.Option(help="The model, where shapes alone do not tell.")] = None,
+    as_json: JsonFlag = False,
+    quiet: QuietFlag = False,
+) -> None:
+    """Weights from one format to another: Google's npz, timm, Hugging Face, torchvision."""
+    from vitrail.verbs.convert import convert
+
+    result = convert(source, to=to, out=out, model=model)
+    if as_json:
+        print_json(result._asdict())
+    elif not quiet:
+        print(f"{result.model}: {result.num_tensors} tensors, {result.from_format} to {result.to_format}")
+        for file in result.files:
+            print(f"  {file}")

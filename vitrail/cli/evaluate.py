@@ -1,0 +1,44 @@
+"""`vitrail evaluate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vitrail.console import JsonFlag, QuietFlag, print_json, progress_bar, remark
+
+
+def command(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A name of the catalogue.")],
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="A folder of class folders.")],
+    weights: Annotated[str, typer.Option(help="A weight file, a folder, or a name on the hub.")],
+    real: Annotated[Path | None, typer.Option(help="real.json, for ReaL accuracy on ImageNet.")] = None,
+    batch_size: Annotated[int, typer.Option(min=1)] = 32,
+    predictions: Annotated[bool, typer.Option(help="Each picture's predicted class in the JSON too.")] = False,
+    as_json: JsonFlag = False,
+    quiet: QuietFlag = False,
+) -> None:
+    """Accuracy with its interval, and calibration, on pictures in class folders.
+
+    For ImageNet models the folders may be named by class index, WordNet id or class name.
+    """
+    from vitrail.verbs.evaluate import evaluate
+
+    with progress_bar("Evaluating", quiet=quiet) as progress:
+        result = evaluate(model, data, weights=weights, real=real, batch_size=batch_size, progress=progress)
+    for change in result.changes:
+        remark(f"Note: {change}.", quiet=quiet)
+    document = {**result._asdict(), "preprocess": result.preprocess.model_dump(mode="json")}
+    if not predictions:
+        del document["predictions"]
+    if as_json:
+        print_json(document)
+        return
+    low, high = result.interval
+    print(f"top-1   {result.top1:7.2%}   (95 % interval {low:.2%} to {high:.2%}, {result.n} pictures)")
+    print(f"top-5   {result.top5:7.2%}")
+    if result.real_top1 is not None:
+        print(f"ReaL    {result.real_top1:7.2%}")
+    print(f"ECE     {result.ece:7.2%}   (mean gap between confidence and accuracy)")

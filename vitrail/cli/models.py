@@ -1,0 +1,38 @@
+"""`vitrail models`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from vitrail.console import JsonFlag, QuietFlag, print_json, print_table
+
+
+def command(
+    pattern: Annotated[str, typer.Argument(metavar="[FILTER]", help="A part of a name, or a whole one.")] = "",
+    as_json: JsonFlag = False,
+    quiet: QuietFlag = False,
+) -> None:
+    """The catalogue: every model with its parameters, cost, tokens and known checkpoints."""
+    from vitrail.verbs.models import models
+
+    entries = models(pattern)
+    if as_json:
+        print_json([entry._asdict() for entry in entries])
+        return
+    rows = [
+        [
+            entry.name,
+            f"{entry.params / 1e6:,.1f} M",
+            f"{entry.gflops:,.1f}" if entry.gflops >= 0.1 else f"{entry.gflops:.3f}",
+            str(entry.tokens),
+            f"{entry.input_size[1]} x {entry.input_size[2]}",
+            str(len(entry.checkpoints)),
+        ]
+        for entry in entries
+    ]
+    print_table(["name", "params", "GFLOPs", "tokens", "input", "checkpoints"], rows)
+    if len(entries) == 1:
+        for tag in entries[0].checkpoints:
+            print(f"  --weights {entries[0].name}.{tag}")

@@ -1,0 +1,65 @@
+"""What the commands print: results on standard output, progress and remarks on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, nothing else there.")]
+QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no remarks.")]
+
+
+def print_json(document: Any) -> None:
+    """One JSON document on standard output."""
+    print(json.dumps(document, indent=2, default=str, allow_nan=False))
+
+
+def remark(text: str, *, quiet: bool) -> None:
+    """A line on standard error."""
+    if not quiet:
+        print(text, file=sys.stderr)
+
+
+def print_table(titles: list[str], rows: list[list[str]]) -> None:
+    """A table whose first column holds names and whose others hold numbers."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, title in enumerate(titles):
+        table.add_column(title, justify="right" if index else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    # A pipe has no width, so nothing is cut there.
+    Console(width=None if sys.stdout.isatty() else 1000).print(table)
+
+
+@contextmanager
+def progress_bar(label: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """A function to be told (done, of how many): a bar with the time left on a terminal, a line now and then elsewhere."""
+    if quiet:
+        yield None
+    elif sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(label, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+    else:
+        last = time.monotonic()
+
+        def tell(done: int, total: int) -> None:
+            nonlocal last
+            if time.monotonic() - last > 10:
+                last = time.monotonic()
+                print(f"{label}: {done} of {total}", file=sys.stderr)
+
+        yield tell

@@ -1,0 +1,48 @@
+"""The errors a user can meet; each says what is wrong, what was got and what to try."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class VitrailError(Exception):
+    """The user's input was wrong: one message, exit code 2, nothing half done."""
+
+    def __init__(self, wrong: str, *, got: str = "", hint: str = "") -> None:
+        self.wrong, self.got, self.hint = wrong, got, hint
+        lines = [f"{type(self).__name__}: {wrong}"]
+        if got:
+            lines.append(f"  Got {got}")
+        if hint:
+            lines.append(f"  Try {hint}")
+        super().__init__("\n".join(lines))
+
+
+class SpecError(VitrailError):
+    """A field of a specification is unknown, of the wrong type or at odds with another."""
+
+
+class UnknownName(VitrailError):
+    """A name that no registry folder, catalogue or label table knows."""
+
+
+class WeightsError(VitrailError):
+    """A weight file is damaged, hostile, of an unknown format or of another architecture."""
+
+
+class DataError(VitrailError):
+    """Images or labels cannot be used as they are."""
+
+
+class ShapeError(VitrailError):
+    """A tensor does not have the shape that the model was built for."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str], *, more: str = "") -> UnknownName:
+    """The error for a name that is not there, with the nearest names that are."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    offered = ", ".join(near or names[:8])
+    hint = f"{offered}." + (f" {more}" if more else "")
+    return UnknownName(f"no {kind} has this name.", got=f"{name!r}.", hint=hint)

@@ -1,0 +1,299 @@
+"""The Vision Transformer (Dosovitskiy et al., arXiv 2010.11929, equations 1 to 4) and its close kin.
+
+DeiT (arXiv 2012.12877) adds a distillation token, "registers" (arXiv 2309.16588) more tokens of no place. Parameters
+have timm's names. The families and sizes of the catalogue stand at the end of the file.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal, Self
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from torch import Tensor, nn
+
+from vitrail import plug, spec
+from vitrail.errors import ShapeError, SpecError
+from vitrail.nn.attention.full import check_heads
+from vitrail.nn.block import Block
+from vitrail.nn.head import AttentionPool, PreLogits, mean_of_cells
+from vitrail.nn.position import resize_table, sincos_1d, sincos_2d
+from vitrail.stem import patch
+from vitrail.tokens import Layout, Tokens, cut
+
+STEMS = "vitrail.stem"
+
+
+class Spec(spec.Spec):
+    """Everything that decides what a Vision Transformer computes."""
+
+    image_size: spec.Pair = (224, 224)
+    channels: PositiveInt = 3
+    num_classes: NonNegativeInt = 1000
+    stem: spec.part_of(STEMS) = patch.Spec()  # type: ignore[valid-type]
+    width: PositiveInt = 768
+    depth: PositiveInt = 12
+    heads: PositiveInt = 12
+    hidden: PositiveInt = 3072
+    attention: str = "full"
+    class_token: bool = True
+    distilled: bool = False
+    registers: NonNegativeInt = 0
+    position: Literal["learned", "sincos_1d", "sincos_2d", "none"] = "learned"
+    position_prefix: NonNegativeInt | None = None
+    """How many prefix tokens have a row in the learned table; None is all of them, and DINOv2's registers have none."""
+    pool: Literal["token", "mean", "attention"] = "token"
+    norm_after_pool: bool = False
+    pre_logits: PositiveInt | None = None
+    qkv_bias: bool = True
+    norm_eps: PositiveFloat = 1e-6
+    layer_scale: PositiveFloat | None = None
+    dropout_rate: float = Field(0.0, ge=0.0, lt=1.0)
+    drop_path_rate: float = Field(0.0, ge=0.0, lt=1.0)
+    init_std: NonNegativeFloat = 0.02
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        check_heads(self.width, self.heads)
+        cut(self.image_size, self.stem.cell)
+        if self.pool == "token" and not self.class_token:
+            raise SpecError("pool=token needs a class token.", got="class_token=False.", hint="pool=mean.")
+        if self.distilled and not (self.class_token and self.pool == "token"):
+            raise SpecError(
+                "a distilled model reads its class token.",
+                got=f"distilled=True, class_token={self.class_token}, pool={self.pool}.",
+                hint="class_token=True pool=token.",
+            )
+        if (self.position_prefix or 0) > self.num_prefix:
+            raise SpecError(
+                "position_prefix counts prefix tokens.",
+                got=f"position_prefix={self.position_prefix} of {self.num_prefix} tokens.",
+                hint=f"position_prefix={self.num_prefix}.",
+            )
+        return self
+
+    @property
+    def num_prefix(self) -> int:
+        """How many tokens stand before the grid."""
+        return self.class_token + self.distilled + self.registers
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the tokens of a picture of `image_size`."""
+        return Layout(cut(self.image_size, self.stem.cell), self.num_prefix)
+
+    @property
+    def table_layout(self) -> Layout:
+        """The layout of the learned position table, which may have no rows for some prefix tokens."""
+        prefix = self.num_prefix if self.position_prefix is None else self.position_prefix
+        return Layout(self.layout.grid, prefix)
+
+
+class VisionTransformer(nn.Module):
+    """Patches, positions, encoder blocks, a head: `forward` is `classify(encode(tokenize(image)))`."""
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__()
+        self.spec = spec
+        width = spec.width
+        self.patch_embed = plug.load(STEMS, spec.stem.name).Stem(spec.stem, channels=spec.channels, width=width)
+        self.cls_token = nn.Parameter(torch.empty(1, 1, width)) if spec.class_token else None
+        self.dist_token = nn.Parameter(torch.empty(1, 1, width)) if spec.distilled else None
+        self.reg_token = nn.Parameter(torch.empty(1, spec.registers, width)) if spec.registers else None
+        learned = spec.position == "learned"
+        self.pos_embed = nn.Parameter(torch.empty(1, spec.table_layout.num_tokens, width)) if learned else None
+        self.pos_drop = nn.Dropout(spec.dropout_rate)
+        self.blocks = nn.Sequential(*[self._block(index) for index in range(spec.depth)])
+        self.norm = nn.Identity() if spec.norm_after_pool else nn.LayerNorm(width, eps=spec.norm_eps)
+        self.attn_pool = None
+        if spec.pool == "attention":
+            self.attn_pool = AttentionPool(width=width, heads=spec.heads, hidden=spec.hidden, norm_eps=spec.norm_eps)
+        self.fc_norm = nn.LayerNorm(width, eps=spec.norm_eps) if spec.norm_after_pool else nn.Identity()
+        self.pre_logits = PreLogits(width=width, hidden=spec.pre_logits) if spec.pre_logits else nn.Identity()
+        self.head = self._classifier(spec.num_classes)
+        self.head_dist = self._classifier(spec.num_classes) if spec.distilled else None
+        self.reset_parameters()
+
+    def _block(self, index: int) -> Block:
+        spec = self.spec
+        attention = plug.load("vitrail.nn.attention", spec.attention).Attention(
+            width=spec.width, heads=spec.heads, bias=spec.qkv_bias, dropout_rate=spec.dropout_rate
+        )
+        return Block(
+            attention,
+            width=spec.width,
+            hidden=spec.hidden,
+            norm_eps=spec.norm_eps,
+            dropout_rate=spec.dropout_rate,
+            drop_path_rate=spec.drop_path_rate * index / max(spec.depth - 1, 1),
+            layer_scale=spec.layer_scale,
+        )
+
+    def _classifier(self, num_classes: int) -> nn.Module:
+        return nn.Linear(self.spec.pre_logits or self.spec.width, num_classes) if num_classes else nn.Identity()
+
+    def reset_parameters(self) -> None:
+        """Small random matrices, zero biases, and a head of zeros, so that training starts from even odds."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=self.spec.init_std)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        for table in (self.pos_embed, self.cls_token, self.dist_token, self.reg_token):
+            if table is not None:
+                nn.init.trunc_normal_(table, std=self.spec.init_std)
+        for head in (self.head, self.head_dist):
+            if isinstance(head, nn.Linear):
+                nn.init.zeros_(head.weight)
+
+    def replace_head(self, num_classes: int) -> None:
+        """A new classifier of zeros for another set of classes, as the paper does for fine-tuning."""
+        like = next(self.parameters())
+        self.spec = self.spec.override({"num_classes": num_classes})
+        for name in ("head", "head_dist")[: 1 + self.spec.distilled]:
+            head = self._classifier(num_classes).to(like.device, like.dtype)
+            for parameter in head.parameters():
+                nn.init.zeros_(parameter)
+            setattr(self, name, head)
+
+    @property
+    def first_weight(self) -> str:
+        """The name of the weight that meets the input channels."""
+        return next(name for name in self.state_dict() if name.startswith("patch_embed."))
+
+    def position_table(self, grid: tuple[int, ...]) -> Float[Tensor, "1 N D"] | None:
+        """The positions for this grid: the learned table (resized if it was learned on another), or a fixed one."""
+        if self.pos_embed is not None:
+            old = self.spec.table_layout
+            return resize_table(self.pos_embed, old, Layout(grid, old.prefix))
+        if self.spec.position == "none":
+            return None
+        rows, columns = grid
+        if self.spec.position == "sincos_1d":
+            return sincos_1d(rows * columns, self.spec.width)[None]
+        return sincos_2d((rows, columns), self.spec.width)[None]
+
+    def tokenize(self, image: Float[Tensor, "B C Y X"]) -> Tokens:
+        """z_0 = [x_class; x_p E] + E_pos (equation 1)."""
+        if image.ndim != 4 or image.shape[1] != self.spec.channels:
+            raise ShapeError(
+                f"the model takes images of shape [batch, {self.spec.channels}, rows, columns].",
+                got=f"{list(image.shape)}.",
+                hint=f"channels={image.shape[1]} when the model is made." if image.ndim == 4 else "a batch of one.",
+            )
+        cells, layout, _ = self.patch_embed(image)
+        given = [token for token in (self.cls_token, self.dist_token, self.reg_token) if token is not None]
+        prefix = torch.cat([token.expand(image.shape[0], -1, -1) for token in given], dim=1) if given else cells[:, :0]
+        table = self.position_table(layout.grid)
+        if table is not None:
+            table = table.to(cells)
+            placed = table.shape[1] - layout.num_cells
+            cells = cells + table[:, placed:]
+            prefix = torch.cat([prefix[:, :placed] + table[:, :placed], prefix[:, placed:]], dim=1)
+        return Tokens(torch.cat([prefix, cells], dim=1), Layout(layout.grid, self.spec.num_prefix))
+
+    def encode(self, tokens: Tokens) -> Tokens:
+        """The blocks (equations 2 and 3) and the last normalisation (equation 4)."""
+        tokens = self.blocks(tokens.with_x(self.pos_drop(tokens.x)))
+        return tokens.with_x(self.norm(tokens.x))
+
+    def pool(self, tokens: Tokens) -> Float[Tensor, "B D"]:
+        """One vector for each picture."""
+        if self.attn_pool is not None:
+            pooled = self.attn_pool.pool(tokens)
+        elif self.spec.pool == "mean":
+            pooled = mean_of_cells(tokens)
+        else:
+            pooled = tokens.x[:, 0]
+        return self.fc_norm(pooled)  # type: ignore[no-any-return]
+
+    def classify_each(self, tokens: Tokens) -> tuple[Float[Tensor, "B K"], ...]:
+        """The logits of each head: the class token's, and the distillation token's where there is one."""
+        logits = self.head(self.pre_logits(self.pool(tokens)))
+        return (logits,) if self.head_dist is None else (logits, self.head_dist(tokens.x[:, 1]))
+
+    def classify(self, tokens: Tokens) -> Float[Tensor, "B K"]:
+        """The logits, averaged over the heads."""
+        each = self.classify_each(tokens)
+        return each[0] if len(each) == 1 else (each[0] + each[1]) / 2
+
+    def forward(self, image: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B K"]:
+        return self.classify(self.encode(self.tokenize(image)))
+
+    def flops(self) -> int:
+        """Twice the multiply-adds for one picture of `image_size`, elementwise work left out as usual."""
+        spec, layout = self.spec, self.spec.layout
+        total: int = self.patch_embed.flops(spec.image_size)
+        for block in self.blocks:
+            total += 2 * layout.num_tokens * _matrix_size(block) + block.attn.mixing_flops(layout)  # type: ignore
+        if self.attn_pool is not None:
+            # One query: its projections and MLP act on one token, keys and values on all of them.
+            keys = self.attn_pool.kv.weight.numel()
+            total += 2 * (_matrix_size(self.attn_pool) - keys) + 2 * layout.num_tokens * keys
+            total += 4 * layout.num_tokens * spec.width
+        heads = [self.pre_logits, self.head] + ([self.head_dist] if self.head_dist is not None else [])
+        return total + 2 * sum(_matrix_size(head) for head in heads)
+
+
+def _matrix_size(module: nn.Module) -> int:
+    return sum(part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear))
+
+
+Model = VisionTransformer
+
+# width, depth, heads, hidden width. `mu` is for tests; the last is SigLIP's shape-optimised one (arXiv 2305.13035).
+SIZES = {
+    "mu": (32, 2, 2, 128),
+    "tiny": (192, 12, 3, 768),
+    "small": (384, 12, 6, 1536),
+    "medium": (512, 12, 8, 2048),
+    "base": (768, 12, 12, 3072),
+    "large": (1024, 24, 16, 4096),
+    "huge": (1280, 32, 16, 5120),
+    "giant": (1408, 40, 16, 6144),
+    "gigantic": (1664, 48, 16, 8192),
+    "so400m": (1152, 27, 16, 4304),
+}
+HYBRIDS = {
+    "r_s16_p8": {"name": "hybrid", "layers": (), "patch": 8},
+    "r26_s32": {"name": "hybrid", "layers": (2, 2, 2, 2)},
+    "r50_s16": {"name": "hybrid", "layers": (3, 4, 9)},
+    "r50_s32": {"name": "hybrid", "layers": (3, 4, 6, 3)},
+}
+GRAMMAR = re.compile(
+    rf"(?P<family>vit|deit)_(?P<size>{'|'.join(SIZES)})(?P<distilled>_distilled)?"
+    rf"_(?:patch(?P<patch>\d+)|(?P<hybrid>{'|'.join(HYBRIDS)}))(?:_reg(?P<registers>\d+))?"
+    r"(?:_(?P<variant>gap|siglip|dinov2))?(?:_(?P<image>\d+))?"
+)
+VARIANTS: dict[str | None, dict[str, Any]] = {
+    None: {},
+    "gap": {
+        "class_token": False,
+        "pool": "mean",
+        "norm_after_pool": True,
+        "position_prefix": 0,
+        "layer_scale": 1e-5,
+    },
+    "siglip": {"class_token": False, "pool": "attention", "num_classes": 0},
+    "dinov2": {"layer_scale": 1e-5, "num_classes": 0, "image_size": 518},
+}
+
+
+def spec_named(name: str) -> Spec | None:
+    """The specification behind a name such as `vit_base_patch16_224`, or None when it is no name of this family."""
+    match = GRAMMAR.fullmatch(name)
+    if match is None or not (match["image"] or match["variant"] == "dinov2"):
+        return None
+    width, depth, heads, hidden = SIZES[match["size"]]
+    fields: dict[str, Any] = {"width": width, "depth": depth, "heads": heads, "hidden": hidden}
+    fields["stem"] = HYBRIDS[match["hybrid"]] if match["hybrid"] else {"name": "patch", "patch": [int(match["patch"])] * 2}
+    fields["distilled"] = match["distilled"] is not None
+    fields.update(VARIANTS[match["variant"]])
+    if match["registers"]:
+        # Registers have no place, so no row in the position table; timm folds the class token's row into the token.
+        fields.update(registers=int(match["registers"]), position_prefix=0)
+    if match["image"]:
+        fields["image_size"] = int(match["image"])
+    return Spec.parse(fields)

@@ -1,0 +1,138 @@
+"""Full attention: every token looks at every token (Vaswani et al., arXiv 1706.03762, section 3.2).
+
+`forward` always takes PyTorch's fused kernel, which never forms the attention matrix. `weights` computes that
+matrix honestly when somebody wants to see it; a contract test ties the two together.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from vitrail.errors import SpecError
+from vitrail.tokens import Layout, Tokens
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention; `causal` hides the tokens that come later, `Tokens.mask` hides padding."""
+
+    def __init__(
+        self, *, width: int, heads: int, bias: bool = True, causal: bool = False, dropout_rate: float = 0.0
+    ) -> None:
+        super().__init__()
+        check_heads(width, heads)
+        self.heads, self.causal, self.dropout_rate = heads, causal, dropout_rate
+        self.qkv = nn.Linear(width, 3 * width, bias=bias)
+        self.proj = nn.Linear(width, width)
+        self.proj_drop = nn.Dropout(dropout_rate)
+
+    def split(self, tokens: Tokens) -> tuple[Float[Tensor, "B H N E"], ...]:
+        """Queries, keys and values of each head."""
+        q, k, v = rearrange(self.qkv(tokens.x), "B N (three H E) -> three B H N E", three=3, H=self.heads)
+        return q, k, v
+
+    def merge(self, heads: Float[Tensor, "B H N E"]) -> Float[Tensor, "B N D"]:
+        """The heads' outputs side by side, projected back to the width of the tokens."""
+        return self.proj_drop(self.proj(rearrange(heads, "B H N E -> B N (H E)")))
+
+    def forward(self, tokens: Tokens) -> Float[Tensor, "B N D"]:
+        q, k, v = self.split(tokens)
+        dropout_rate = self.dropout_rate if self.training else 0.0
+        return self.merge(attend(q, k, v, mask=tokens.mask, causal=self.causal, dropout_rate=dropout_rate))
+
+    def weights(self, tokens: Tokens) -> Float[Tensor, "B H N N"]:
+        """How much each token (row) looks at each token (column), head by head; rows sum to one."""
+        q, k, _ = self.split(tokens)
+        return attention_weights(q, k, mask=tokens.mask, causal=self.causal)
+
+    def mixing_flops(self, layout: Layout) -> int:
+        """Twice the multiply-adds of q k' and of the weighted sum, for one sample."""
+        return 4 * layout.num_tokens**2 * self.proj.in_features
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention from tokens to the tokens of another sequence, their context."""
+
+    def __init__(
+        self, *, width: int, heads: int, context_width: int | None = None, bias: bool = True, dropout_rate: float = 0.0
+    ) -> None:
+        super().__init__()
+        check_heads(width, heads)
+        self.heads, self.dropout_rate = heads, dropout_rate
+        self.q = nn.Linear(width, width, bias=bias)
+        self.kv = nn.Linear(context_width or width, 2 * width, bias=bias)
+        self.proj = nn.Linear(width, width)
+        self.proj_drop = nn.Dropout(dropout_rate)
+
+    def split(self, tokens: Tokens, context: Tokens) -> tuple[Float[Tensor, "B H _ E"], ...]:
+        """Queries of the tokens, keys and values of the context, for each head."""
+        q = rearrange(self.q(tokens.x), "B N (H E) -> B H N E", H=self.heads)
+        k, v = rearrange(self.kv(context.x), "B M (two H E) -> two B H M E", two=2, H=self.heads)
+        return q, k, v
+
+    def merge(self, heads: Float[Tensor, "B H N E"]) -> Float[Tensor, "B N D"]:
+        """The heads' outputs side by side, projected back to the width of the tokens."""
+        return self.proj_drop(self.proj(rearrange(heads, "B H N E -> B N (H E)")))
+
+    def forward(self, tokens: Tokens, context: Tokens) -> Float[Tensor, "B N D"]:
+        q, k, v = self.split(tokens, context)
+        dropout_rate = self.dropout_rate if self.training else 0.0
+        return self.merge(attend(q, k, v, mask=context.mask, dropout_rate=dropout_rate))
+
+    def weights(self, tokens: Tokens, context: Tokens) -> Float[Tensor, "B H N M"]:
+        """How much each token (row) looks at each token of the context (column); rows sum to one."""
+        q, k, _ = self.split(tokens, context)
+        return attention_weights(q, k, mask=context.mask)
+
+
+def attend(
+    q: Float[Tensor, "B H N E"],
+    k: Float[Tensor, "B H M E"],
+    v: Float[Tensor, "B H M E"],
+    *,
+    mask: Bool[Tensor, "B M"] | None = None,
+    causal: bool = False,
+    dropout_rate: float = 0.0,
+) -> Float[Tensor, "B H N E"]:
+    """softmax(q k' / sqrt(E)) v, in the fused kernel."""
+    if mask is None:
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_rate, is_causal=causal)
+    visible = _visible(q, k, mask, causal)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout_rate)
+
+
+def attention_weights(
+    q: Float[Tensor, "B H N E"],
+    k: Float[Tensor, "B H M E"],
+    *,
+    mask: Bool[Tensor, "B M"] | None = None,
+    causal: bool = False,
+) -> Float[Tensor, "B H N M"]:
+    """softmax(q k' / sqrt(E)), written out; a query that may look at nothing gets zeros, as in the kernel."""
+    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+    visible = _visible(q, k, mask, causal)
+    if visible is None:
+        return scores.softmax(dim=-1)
+    weights = scores.masked_fill(~visible, -torch.inf).softmax(dim=-1)
+    return torch.where(visible.any(dim=-1, keepdim=True), weights, 0.0)
+
+
+def _visible(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool) -> Bool[Tensor, "B _ N M"] | None:
+    """Which key each query may look at, or None when all of them."""
+    visible = None if mask is None else rearrange(mask, "B M -> B 1 1 M")
+    if causal:
+        earlier = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+        visible = earlier if visible is None else visible & earlier
+    return visible
+
+
+def check_heads(width: int, heads: int) -> None:
+    """Refuse a number of heads that does not divide the width."""
+    if heads < 1 or width % heads:
+        fitting = [str(n) for n in range(1, min(width, 32) + 1) if width % n == 0]
+        raise SpecError(
+            "heads must divide width.", got=f"heads={heads}, width={width}.", hint=f"heads={', '.join(fitting)}."
+        )

@@ -1,0 +1,85 @@
+"""The pre-norm encoder block of the Vision Transformer (arXiv 2010.11929, equations 2 and 3) and its parts."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.tokens import Tokens
+
+
+class Mlp(nn.Module):
+    """Two linear layers with an exact GELU between them, applied to each token alone."""
+
+    def __init__(self, *, width: int, hidden: int, dropout_rate: float = 0.0) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(width, hidden)
+        self.act = nn.GELU()
+        self.drop1 = nn.Dropout(dropout_rate)
+        self.fc2 = nn.Linear(hidden, width)
+        self.drop2 = nn.Dropout(dropout_rate)
+
+    def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
+        return self.drop2(self.fc2(self.drop1(self.act(self.fc1(x)))))
+
+
+class LayerScale(nn.Module):
+    """A learned factor for each channel of a branch, small at first (Touvron et al., arXiv 2103.17239)."""
+
+    def __init__(self, *, width: int, start: float) -> None:
+        super().__init__()
+        self.start = start
+        self.gamma = nn.Parameter(torch.empty(width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.gamma, self.start)
+
+    def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
+        return x * self.gamma
+
+
+class DropPath(nn.Module):
+    """Stochastic depth: in training a branch is left out for some samples (Huang et al., arXiv 1603.09382)."""
+
+    def __init__(self, *, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Float[Tensor, "B ..."]) -> Float[Tensor, "B ..."]:
+        if not self.training or self.rate == 0.0:
+            return x
+        kept = 1.0 - self.rate
+        keep = torch.empty(x.shape[0], *[1] * (x.ndim - 1), dtype=x.dtype, device=x.device).bernoulli_(kept)
+        return x * keep / kept
+
+
+class Block(nn.Module):
+    """z' = MSA(LN(z)) + z, then z'' = MLP(LN(z')) + z'; `attention` is any module that maps Tokens to vectors."""
+
+    def __init__(
+        self,
+        attention: nn.Module,
+        *,
+        width: int,
+        hidden: int,
+        norm_eps: float,
+        dropout_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        layer_scale: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width, eps=norm_eps)
+        self.attn = attention
+        self.ls1 = nn.Identity() if layer_scale is None else LayerScale(width=width, start=layer_scale)
+        self.norm2 = nn.LayerNorm(width, eps=norm_eps)
+        self.mlp = Mlp(width=width, hidden=hidden, dropout_rate=dropout_rate)
+        self.ls2 = nn.Identity() if layer_scale is None else LayerScale(width=width, start=layer_scale)
+        self.drop_path = DropPath(rate=drop_path_rate)
+
+    def forward(self, tokens: Tokens) -> Tokens:
+        z = tokens.x
+        z = z + self.drop_path(self.ls1(self.attn(tokens.with_x(self.norm1(z)))))  # equation 2
+        z = z + self.drop_path(self.ls2(self.mlp(self.norm2(z))))  # equation 3
+        return tokens.with_x(z)

@@ -1,0 +1,151 @@
+"""Convolutions of the BiT ResNets and of the hybrid stems: weight standardisation and bottlenecks.
+
+Kolesnikov et al., "Big Transfer", arXiv 1912.11370; Qiao et al., "Weight Standardization", arXiv 1903.10520.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.errors import SpecError
+
+NUM_GROUPS = 32  # of every group normalisation, as in the paper
+WEIGHT_EPS = 1e-8  # of weight standardisation
+
+
+class StdConv(nn.Conv2d):
+    """A convolution without bias whose filters have mean 0 and variance 1.
+
+    With `same`, padding is TensorFlow's: as little as keeps ceil(size / stride) outputs, the odd pixel at the end.
+    """
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, same: bool = False) -> None:
+        super().__init__(inputs, outputs, kernel, stride=stride, padding=0 if same else kernel // 2, bias=False)
+        self.same = same
+
+    def forward(self, x: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B D Y2 X2"]:
+        if self.same:
+            x = pad_same(x, self.kernel_size[0], self.stride[0])
+        filters = self.weight.flatten(1)
+        filters = F.layer_norm(filters, filters.shape[1:], eps=WEIGHT_EPS).view_as(self.weight)
+        return F.conv2d(x, filters, None, self.stride, self.padding)
+
+
+class GroupNorm(nn.GroupNorm):
+    """Group normalisation in 32 groups."""
+
+    def __init__(self, channels: int) -> None:
+        if channels % NUM_GROUPS:
+            raise SpecError(f"channels must be a multiple of {NUM_GROUPS} for group norm.", got=f"{channels}.")
+        super().__init__(NUM_GROUPS, channels)
+
+
+class Shortcut(nn.Module):
+    """The projection of a residual path whose shape changes."""
+
+    def __init__(self, inputs: int, outputs: int, *, stride: int, same: bool, normed: bool) -> None:
+        super().__init__()
+        self.conv = StdConv(inputs, outputs, 1, stride=stride, same=same)
+        self.norm = GroupNorm(outputs) if normed else nn.Identity()
+
+    def forward(self, x: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B D Y2 X2"]:
+        return self.norm(self.conv(x))
+
+
+class PreActBottleneck(nn.Module):
+    """BiT's unit: normalise and rectify before each of three convolutions."""
+
+    def __init__(self, inputs: int, outputs: int, *, stride: int, project: bool) -> None:
+        super().__init__()
+        middle = outputs // 4
+        self.downsample = Shortcut(inputs, outputs, stride=stride, same=False, normed=False) if project else None
+        self.norm1 = GroupNorm(inputs)
+        self.conv1 = StdConv(inputs, middle, 1)
+        self.norm2 = GroupNorm(middle)
+        self.conv2 = StdConv(middle, middle, 3, stride=stride)
+        self.norm3 = GroupNorm(middle)
+        self.conv3 = StdConv(middle, outputs, 1)
+
+    def forward(self, x: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B D Y2 X2"]:
+        active = self.norm1(x).relu()
+        shortcut = x if self.downsample is None else self.downsample(active)
+        y = self.conv1(active)
+        y = self.conv2(self.norm2(y).relu())
+        return shortcut + self.conv3(self.norm3(y).relu())
+
+
+class Bottleneck(nn.Module):
+    """The hybrid stem's unit: normalise after each convolution, rectify after the sum."""
+
+    def __init__(self, inputs: int, outputs: int, *, stride: int, project: bool) -> None:
+        super().__init__()
+        middle = outputs // 4
+        self.downsample = Shortcut(inputs, outputs, stride=stride, same=True, normed=True) if project else None
+        self.conv1 = StdConv(inputs, middle, 1, same=True)
+        self.norm1 = GroupNorm(middle)
+        self.conv2 = StdConv(middle, middle, 3, stride=stride, same=True)
+        self.norm2 = GroupNorm(middle)
+        self.conv3 = StdConv(middle, outputs, 1, same=True)
+        self.norm3 = GroupNorm(outputs)
+
+    def forward(self, x: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B D Y2 X2"]:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        y = self.norm1(self.conv1(x)).relu()
+        y = self.norm2(self.conv2(y)).relu()
+        return (shortcut + self.norm3(self.conv3(y))).relu()
+
+
+class Stage(nn.Module):
+    """Units at one resolution; the first one halves it (but for the first stage) and widens."""
+
+    def __init__(
+        self, unit: type[PreActBottleneck | Bottleneck], inputs: int, outputs: int, *, depth: int, stride: int
+    ) -> None:
+        super().__init__()
+        first = unit(inputs, outputs, stride=stride, project=True)
+        rest = [unit(outputs, outputs, stride=1, project=False) for _ in range(depth - 1)]
+        self.blocks = nn.Sequential(first, *rest)
+
+    def forward(self, x: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B D Y2 X2"]:
+        return self.blocks(x)  # type: ignore[no-any-return]
+
+
+def build_stages(unit: type[PreActBottleneck | Bottleneck], layers: tuple[int, ...], *, factor: int) -> nn.Sequential:
+    """The stages of a ResNet: widths 256, 512, 1024, 2048 times `factor`."""
+    stages, inputs = [], 64 * factor
+    for index, depth in enumerate(layers):
+        outputs = 256 * factor * 2**index
+        stages.append(Stage(unit, inputs, outputs, depth=depth, stride=1 if index == 0 else 2))
+        inputs = outputs
+    return nn.Sequential(*stages)
+
+
+def pad_same(x: Float[Tensor, "B C Y X"], kernel: int, stride: int, value: float = 0.0) -> Float[Tensor, "B C Y2 X2"]:
+    """Zeros (or `value`) around the picture so that ceil(size / stride) windows fit."""
+    pads: list[int] = []
+    for size in (x.shape[-1], x.shape[-2]):
+        short = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+        pads += [short // 2, short - short // 2]
+    return F.pad(x, pads, value=value) if any(pads) else x
+
+
+def conv_flops(conv: nn.Conv2d, out: tuple[int, int]) -> int:
+    """Twice the multiply-adds of a convolution that gives a map of this size."""
+    return 2 * out[0] * out[1] * conv.weight.numel()
+
+
+def stage_flops(stage: nn.Module, size: tuple[int, int]) -> tuple[tuple[int, int], int]:
+    """The size of the map that a stage gives for a map of this size, and twice its multiply-adds."""
+    total = 0
+    assert isinstance(stage, Stage)
+    for unit in stage.blocks:
+        assert isinstance(unit, PreActBottleneck | Bottleneck)
+        stride = unit.conv2.stride[0]
+        out = (-(-size[0] // stride), -(-size[1] // stride))
+        total += conv_flops(unit.conv1, size) + conv_flops(unit.conv2, out) + conv_flops(unit.conv3, out)
+        if unit.downsample is not None:
+            total += conv_flops(unit.downsample.conv, out)
+        size = out
+    return size, total

@@ -1,0 +1,48 @@
+"""Patches: cut the input into equal pieces and embed each linearly (arXiv 2010.11929, equation 1).
+
+One, two or three dimensions: the length of `patch` says which, so sound, pictures and video share this file.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from jaxtyping import Float
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from vitrail import spec
+from vitrail.tokens import Layout, Tokens, cut
+
+CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+
+
+class Spec(spec.Spec):
+    """The size of one patch, a number for each dimension of the input."""
+
+    name: Literal["patch"] = "patch"
+    patch: Annotated[tuple[PositiveInt, ...], Field(min_length=1, max_length=3)] = (16, 16)
+
+    @property
+    def cell(self) -> tuple[int, ...]:
+        """How much of the input one token covers."""
+        return self.patch
+
+
+class Stem(nn.Module):
+    """x_p E for each patch x_p; a convolution whose stride is its kernel does both at once."""
+
+    def __init__(self, spec: Spec, *, channels: int, width: int) -> None:
+        super().__init__()
+        self.cell = spec.cell
+        convolution = CONVOLUTIONS[len(spec.patch)]
+        self.proj = convolution(channels, width, spec.patch, stride=spec.patch)  # type: ignore[arg-type]
+
+    def forward(self, image: Float[Tensor, "B C ..."]) -> Tokens:
+        layout = Layout(cut(tuple(image.shape[2:]), self.cell))
+        return Tokens(self.proj(image).flatten(2).transpose(1, 2), layout)
+
+    def flops(self, size: tuple[int, ...]) -> int:
+        """Twice the multiply-adds for one input of this size."""
+        return 2 * math.prod(cut(size, self.cell)) * self.proj.weight.numel()

@@ -1,0 +1,227 @@
+"""Hugging Face transformers' names for ViT, DeiT, DINOv2 with registers, SigLIP's vision tower and BiT.
+
+Two generations are read: `encoder.layer.N.attention.attention.query` (on disk to this day) and
+`layers.N.attention.q_proj` (the modules' names since transformers 5). The first is written, because all releases
+open it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from vitrail.errors import WeightsError
+from vitrail.weights import rules
+from vitrail.weights.rules import Facts, Form, Rule, State, joined, layer, rule
+
+SUFFIXES = (".safetensors", ".bin")
+NEXT_GENERATION = (
+    (re.compile(r"^layers\.(\d+)\."), r"encoder.layer.\1."),
+    (re.compile(r"\.attention\.q_proj\."), ".attention.attention.query."),
+    (re.compile(r"\.attention\.k_proj\."), ".attention.attention.key."),
+    (re.compile(r"\.attention\.v_proj\."), ".attention.attention.value."),
+    (re.compile(r"\.attention\.o_proj\."), ".attention.output.dense."),
+)
+NEXT_GENERATION_MLP = (  # DINOv2 calls its layers fc1 and fc2 in both generations
+    (re.compile(r"^(encoder\.layer\.\d+)\.mlp\.fc1\."), r"\1.intermediate.dense."),
+    (re.compile(r"^(encoder\.layer\.\d+)\.mlp\.fc2\."), r"\1.output.dense."),
+)
+BLOCK = "encoder.layer.{a}"
+QKV = [f"{BLOCK}.attention.attention.{part}" for part in ("query", "key", "value")]
+EMBEDDINGS = [
+    rule("cls_token", "embeddings.cls_token"),
+    rule("dist_token", "embeddings.distillation_token"),
+    rule("reg_token", "embeddings.register_tokens"),
+    rule("pos_embed", "embeddings.position_embeddings"),
+    *layer("patch_embed.proj", "embeddings.patch_embeddings.projection"),
+    *layer("blocks.{a}.attn.qkv", QKV, joined(3)),
+    *layer("blocks.{a}.attn.proj", f"{BLOCK}.attention.output.dense"),
+    *layer("norm", "layernorm"),
+]
+VIT = [
+    *EMBEDDINGS,
+    *layer("blocks.{a}.norm1", f"{BLOCK}.layernorm_before"),
+    *layer("blocks.{a}.norm2", f"{BLOCK}.layernorm_after"),
+    *layer("blocks.{a}.mlp.fc1", f"{BLOCK}.intermediate.dense"),
+    *layer("blocks.{a}.mlp.fc2", f"{BLOCK}.output.dense"),
+    *layer("pre_logits.fc", "pooler.dense"),
+]
+DINOV2 = [
+    *EMBEDDINGS,
+    *layer("blocks.{a}.norm1", f"{BLOCK}.norm1"),
+    *layer("blocks.{a}.norm2", f"{BLOCK}.norm2"),
+    *layer("blocks.{a}.mlp.fc1", f"{BLOCK}.mlp.fc1"),
+    *layer("blocks.{a}.mlp.fc2", f"{BLOCK}.mlp.fc2"),
+    rule("blocks.{a}.ls1.gamma", f"{BLOCK}.layer_scale1.lambda1"),
+    rule("blocks.{a}.ls2.gamma", f"{BLOCK}.layer_scale2.lambda1"),
+]
+TABLE = Form(lambda tensors: [tensors[0][None]], lambda tensors, _: [tensors[0][0]])
+QUERY_THEN_REST = Form(
+    lambda tensors: list(tensors[0].split([tensors[0].shape[0] // 3, tensors[0].shape[0] // 3 * 2])),
+    lambda tensors, _: joined(2).read(tensors),
+)
+SIGLIP_BLOCK = "encoder.layers.{a}"
+SIGLIP = [
+    rule("pos_embed", "embeddings.position_embedding.weight", TABLE),
+    *layer("patch_embed.proj", "embeddings.patch_embedding"),
+    *layer("blocks.{a}.norm1", f"{SIGLIP_BLOCK}.layer_norm1"),
+    *layer("blocks.{a}.attn.qkv", [f"{SIGLIP_BLOCK}.self_attn.{part}_proj" for part in "qkv"], joined(3)),
+    *layer("blocks.{a}.attn.proj", f"{SIGLIP_BLOCK}.self_attn.out_proj"),
+    *layer("blocks.{a}.norm2", f"{SIGLIP_BLOCK}.layer_norm2"),
+    *layer("blocks.{a}.mlp.fc1", f"{SIGLIP_BLOCK}.mlp.fc1"),
+    *layer("blocks.{a}.mlp.fc2", f"{SIGLIP_BLOCK}.mlp.fc2"),
+    *layer("norm", "post_layernorm"),
+    rule("attn_pool.latent", "head.probe"),
+    rule(["attn_pool.q.weight", "attn_pool.kv.weight"], "head.attention.in_proj_weight", QUERY_THEN_REST),
+    rule(["attn_pool.q.bias", "attn_pool.kv.bias"], "head.attention.in_proj_bias", QUERY_THEN_REST),
+    *layer("attn_pool.proj", "head.attention.out_proj"),
+    *layer("attn_pool.norm", "head.layernorm"),
+    *layer("attn_pool.mlp.fc1", "head.mlp.fc1"),
+    *layer("attn_pool.mlp.fc2", "head.mlp.fc2"),
+]
+MAP = Form(lambda tensors: [t[:, :, None, None] if t.ndim == 2 else t for t in tensors], lambda tensors, _: [t.flatten(1) if t.ndim == 4 else t for t in tensors])
+UNIT = "stages.{a}.blocks.{b}"
+BIT = [
+    rule("stem.conv.weight", "embedder.convolution.weight"),
+    *[rule(f"{UNIT}.conv{i}.weight", f"encoder.stages.{{a}}.layers.{{b}}.conv{i}.weight") for i in (1, 2, 3)],
+    *[known for i in (1, 2, 3) for known in layer(f"{UNIT}.norm{i}", f"encoder.stages.{{a}}.layers.{{b}}.norm{i}")],
+    rule(f"{UNIT}.downsample.conv.weight", "encoder.stages.{a}.layers.{b}.downsample.conv.weight"),
+    *layer("norm", "norm"),
+]
+# model_type: the prefix of the trunk, its rules, and the rules of the heads, which stand outside the prefix.
+FAMILIES: dict[str, tuple[str, list[Rule], list[Rule]]] = {
+    "deit": ("deit.", VIT, [*layer("head", "cls_classifier"), *layer("head_dist", "distillation_classifier")]),
+    "dinov2_with_registers": ("dinov2_with_registers.", DINOV2, []),
+    "siglip_vision_model": ("vision_model.", SIGLIP, []),
+    "bit": ("bit.", BIT, layer("head.fc", "classifier.1", MAP)),
+    "vit": ("vit.", VIT, layer("head", "classifier")),
+}
+FAMILY_MARKS = {  # the first that is there decides, on disk or natively
+    "embeddings.distillation_token": "deit",
+    "dist_token": "deit",
+    "embeddings.register_tokens": "dinov2_with_registers",
+    "reg_token": "dinov2_with_registers",
+    "embeddings.position_embedding.weight": "siglip_vision_model",
+    "attn_pool.latent": "siglip_vision_model",
+    "embedder.convolution.weight": "bit",
+    "stem.conv.weight": "bit",
+    "embeddings.patch_embeddings.projection.weight": "vit",
+    "patch_embed.proj.weight": "vit",
+}
+UNUSED = ("embeddings.mask_token",)  # of pre-training only
+
+
+def recognise(keys: Collection[str]) -> bool:
+    """Whether tensors with these names are in this format."""
+    ends = ("patch_embeddings.projection.weight", "patch_embedding.weight", "embedder.convolution.weight")
+    return any(key.endswith(ends) for key in keys)
+
+
+def read(tensors: Mapping[str, Tensor]) -> State:
+    """The tensors under native names."""
+    trunk: dict[str, Tensor] = {}
+    prefixes = tuple(prefix for prefix, _, _ in FAMILIES.values())
+    for key, tensor in tensors.items():
+        prefix = next((p for p in prefixes if key.startswith(p)), "")
+        trunk[key.removeprefix(prefix)] = tensor
+    family = next((FAMILY_MARKS[mark] for mark in FAMILY_MARKS if mark in trunk), "vit")
+    renamed = {_old_name(key, family): tensor for key, tensor in trunk.items() if key not in UNUSED}
+    _, body, heads = FAMILIES[family]
+    return rules.read(renamed, heads + body, "transformers")
+
+
+def _old_name(key: str, family: str) -> str:
+    table = NEXT_GENERATION + (NEXT_GENERATION_MLP if family in ("vit", "deit") else ())
+    if family in ("bit", "siglip_vision_model"):
+        return key
+    for pattern, replacement in table:
+        key = pattern.sub(replacement, key)
+    return key
+
+
+def write(state: Mapping[str, Tensor], facts: Facts) -> State:
+    """The tensors under this format's names."""
+    if any(key.startswith("patch_embed.backbone.") for key in state):
+        raise WeightsError(
+            "transformers has no hybrid ViT any more.", got="a model with a ResNet stem.", hint="--to timm or --to google."
+        )
+    prefix, body, heads = FAMILIES[family_of(state)]
+    head_keys = [key for key in state if key.startswith(("head.", "head_dist."))]
+    trunk = rules.write({k: t for k, t in state.items() if k not in head_keys}, body, facts, "transformers")
+    tops = rules.write({key: state[key] for key in head_keys}, heads, facts, "transformers")
+    # A model without classifier is saved as the bare trunk, which has no prefix.
+    return {**({prefix + key: tensor for key, tensor in trunk.items()} if tops else trunk), **tops}
+
+
+def family_of(state: Collection[str]) -> str:
+    """The model_type that native tensors belong to."""
+    return next((FAMILY_MARKS[mark] for mark in FAMILY_MARKS if mark in state), "vit")
+
+
+ARCHITECTURES = {  # with a classifier, without
+    "vit": ("ViTForImageClassification", "ViTModel"),
+    "deit": ("DeiTForImageClassificationWithTeacher", "DeiTModel"),
+    "dinov2_with_registers": ("Dinov2WithRegistersModel", "Dinov2WithRegistersModel"),
+    "siglip_vision_model": ("SiglipVisionModel", "SiglipVisionModel"),
+    "bit": ("BitForImageClassification", "BitModel"),
+}
+SAME_FACTS = {  # ours: theirs
+    "width": "hidden_size",
+    "depth": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "hidden": "intermediate_size",
+    "norm_eps": "layer_norm_eps",
+    "qkv_bias": "qkv_bias",
+}
+
+
+def config(facts: Facts, name: str) -> dict[str, Any]:
+    """transformers' config.json, with which `from_pretrained` opens the folder."""
+    family = _family_of_facts(facts)
+    shared: dict[str, Any] = {
+        "model_type": family,
+        "architectures": [ARCHITECTURES[family][0 if facts["num_classes"] else 1]],
+        "num_channels": facts["channels"],
+    }
+    if facts["num_classes"]:
+        labels = {str(index): f"LABEL_{index}" for index in range(facts["num_classes"])}
+        shared.update(id2label=labels, label2id={label: int(index) for index, label in labels.items()})
+    if family == "bit":
+        widths = [256 * facts["factor"] * 2**stage for stage in range(4)]
+        sizes = {"embedding_size": 64 * facts["factor"], "hidden_sizes": widths, "depths": list(facts["layers"])}
+        return {**shared, **sizes, "layer_type": "preactivation"}
+    rows, columns = facts["image_size"]
+    sizes = {theirs: facts[ours] for ours, theirs in SAME_FACTS.items()}
+    extra: dict[str, Any] = {}
+    if family == "dinov2_with_registers":
+        extra = {"num_register_tokens": facts["registers"], "mlp_ratio": facts["hidden"] / facts["width"]}
+        del sizes["hidden"]
+    if facts["pre_logits"]:
+        extra = {"pooler_output_size": facts["pre_logits"], "pooler_act": "tanh"}
+    return {
+        **shared,
+        **sizes,
+        **extra,
+        "image_size": rows if rows == columns else [rows, columns],
+        "patch_size": facts["stem"]["patch"][0],
+        "hidden_act": "gelu",
+    }
+
+
+def _family_of_facts(facts: Facts) -> str:
+    if "factor" in facts:
+        return "bit"
+    if facts["distilled"]:
+        return "deit"
+    if facts["registers"]:
+        return "dinov2_with_registers"
+    return "siglip_vision_model" if facts["pool"] == "attention" else "vit"
+
+
+def facts_from(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config.json of this format says of the specification."""
+    eps = config.get("layer_norm_eps")
+    return {"norm_eps": float(eps)} if isinstance(eps, int | float) and config.get("model_type") in FAMILIES else {}

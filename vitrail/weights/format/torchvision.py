@@ -1,0 +1,58 @@
+"""torchvision's names (models/vision_transformer.py), both its present ones and those of its first release."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from vitrail.weights import rules
+from vitrail.weights.rules import Facts, State, layer, rule
+
+SUFFIXES = (".pth", ".pt", ".safetensors")
+BLOCK = "encoder.layers.encoder_layer_{a}"
+RULES = [
+    rule("cls_token", "class_token"),
+    rule("pos_embed", "encoder.pos_embedding"),
+    *layer("patch_embed.proj", "conv_proj"),
+    *layer("blocks.{a}.norm1", f"{BLOCK}.ln_1"),
+    rule("blocks.{a}.attn.qkv.weight", f"{BLOCK}.self_attention.in_proj_weight"),
+    rule("blocks.{a}.attn.qkv.bias", f"{BLOCK}.self_attention.in_proj_bias"),
+    *layer("blocks.{a}.attn.proj", f"{BLOCK}.self_attention.out_proj"),
+    *layer("blocks.{a}.norm2", f"{BLOCK}.ln_2"),
+    *layer("blocks.{a}.mlp.fc1", f"{BLOCK}.mlp.0"),
+    *layer("blocks.{a}.mlp.fc2", f"{BLOCK}.mlp.3"),
+    *layer("norm", "encoder.ln"),
+    *layer("pre_logits.fc", "heads.pre_logits"),
+    *layer("head", "heads.head"),
+]
+FIRST_RELEASE = [
+    *layer("blocks.{a}.mlp.fc1", f"{BLOCK}.mlp.linear_1"),
+    *layer("blocks.{a}.mlp.fc2", f"{BLOCK}.mlp.linear_2"),
+]
+
+
+def recognise(keys: Collection[str]) -> bool:
+    """Whether tensors with these names are in this format."""
+    return "conv_proj.weight" in keys and "encoder.pos_embedding" in keys
+
+
+def read(tensors: Mapping[str, Tensor]) -> State:
+    """The tensors under native names."""
+    return rules.read(tensors, RULES + FIRST_RELEASE, "torchvision")
+
+
+def write(state: Mapping[str, Tensor], facts: Facts) -> State:
+    """The tensors under this format's names."""
+    return rules.write(state, RULES, facts, "torchvision")
+
+
+def config(facts: Facts, name: str) -> None:
+    """torchvision keeps no config beside its weights."""
+    return None
+
+
+def facts_from(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config.json of this format says of the specification."""
+    return {}

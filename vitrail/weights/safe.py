@@ -1,0 +1,254 @@
+"""Reading and writing files of tensors, every one of them untrusted: checked before anything is allocated or run."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import tempfile
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from vitrail.errors import WeightsError
+
+MAX_HEADER = 16 * 2**20  # bytes of a safetensors header; a ViT-G has 0.1 MiB
+MAX_INDEX = 16 * 2**20  # bytes of an index of shards
+MAX_INFLATION = 100  # times that an npz may grow when it is unpacked, past the first
+SMALL = 16 * 2**20  # bytes
+NESTED = ("state_dict", "model", "module")  # where training scripts put the weights
+KIND_OF_SUFFIX = {".safetensors": "safetensors", ".npz": "npz", ".pth": "torch", ".pt": "torch", ".bin": "torch"}
+FOLDER_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a file, an index of shards or a folder with either; all of it, or one error."""
+    if path.is_dir():
+        found = [path / name for name in FOLDER_FILES if (path / name).is_file()]
+        if not found:
+            raise WeightsError(f"no weights in {path}.", got="a folder.", hint=f"a folder with {FOLDER_FILES[0]}.")
+        path = found[0]
+    if not path.is_file():
+        raise WeightsError(f"{path} is not a file.", got="nothing to read there.", hint="the path of a weight file.")
+    if path.suffix == ".json":
+        tensors: dict[str, Tensor] = {}
+        for shard in _shards(path):
+            tensors.update(_read_one(shard))
+    else:
+        tensors = _read_one(path)
+    if not tensors:
+        raise WeightsError(f"{path.name} has no tensors.", got=f"{path.stat().st_size} bytes.")
+    for key, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise WeightsError(
+                f"{path.name} has numbers that are not finite.",
+                got=f"NaN or infinity in {key!r}.",
+                hint="an earlier checkpoint.",
+            )
+    return tensors
+
+
+def _read_one(path: Path) -> dict[str, Tensor]:
+    kind = _kind(path)
+    said = KIND_OF_SUFFIX.get(path.suffix.lower())
+    if said is not None and said != kind:
+        raise WeightsError(
+            f"{path.name} is not what its name says.",
+            got=f"{'a pickle' if kind == 'torch' else kind} under the name *{path.suffix}.",
+            hint="the true suffix, if you trust where the file comes from.",
+        )
+    readers: dict[str, Callable[[Path], dict[str, Tensor]]] = {
+        "safetensors": _read_safetensors,
+        "npz": _read_npz,
+        "torch": _read_torch,
+    }
+    return readers[kind](path)
+
+
+def _kind(path: Path) -> str:
+    """What a file is by its content, never by its name."""
+    with path.open("rb") as file:
+        head = file.read(16)
+    if head[:2] == b"PK":
+        try:
+            with zipfile.ZipFile(path) as archive:
+                names = archive.namelist()
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+            raise _damaged(path, error) from None
+        if any(name.endswith(("/data.pkl", "/constants.pkl")) for name in names):
+            return "torch"
+        if names and all(name.endswith(".npy") for name in names):
+            return "npz"
+    elif head[:1] == b"\x80":
+        return "torch"
+    elif head[8:9] == b"{":
+        return "safetensors"
+    raise WeightsError(
+        f"{path.name} is no weight file that Vitrail knows.",
+        got=f"a file of {path.stat().st_size} bytes that begins with {head[:8]!r}.",
+        hint="a safetensors, npz or pth file.",
+    )
+
+
+def _damaged(path: Path, error: Exception) -> WeightsError:
+    reason = " ".join(str(error).split())[:160]
+    return WeightsError(f"{path.name} is damaged or cut short.", got=f"{reason or type(error).__name__}.", hint="a new copy.")
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    with path.open("rb") as file:
+        header = int.from_bytes(file.read(8), "little")
+    if header > min(MAX_HEADER, path.stat().st_size - 8):
+        raise _damaged(path, ValueError(f"a header of {header} bytes in a file of {path.stat().st_size}"))
+    try:
+        # The library checks every offset against the file before it maps it.
+        return {key: tensor.clone() for key, tensor in load_file(path).items()}
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise _damaged(path, error) from None
+
+
+def _read_npz(path: Path) -> dict[str, Tensor]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            unpacked = sum(member.file_size for member in members)
+            if unpacked > SMALL and unpacked > MAX_INFLATION * path.stat().st_size:
+                raise WeightsError(
+                    f"{path.name} unpacks to suspiciously much.",
+                    got=f"{unpacked} bytes from {path.stat().st_size}.",
+                    hint="a file that was not compressed.",
+                )
+            return {member.filename.removesuffix(".npy"): _read_npy(path, archive, member) for member in members}
+    except (zipfile.BadZipFile, OSError, ValueError, EOFError, NotImplementedError, RuntimeError) as error:
+        raise _damaged(path, error) from None
+
+
+def _read_npy(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Tensor:
+    """One array, after its header has been held against the bytes that are there."""
+    with archive.open(member) as file:
+        version = npy.read_magic(file)  # type: ignore[no-untyped-call]
+        header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, fortran, dtype = header(file)  # type: ignore[no-untyped-call]
+        if dtype.hasobject:
+            raise WeightsError(
+                f"{path.name} holds Python objects, which could run code.",
+                got=f"an object array in {member.filename!r}.",
+                hint="a file with plain numbers.",
+            )
+        claimed = math.prod(shape) * dtype.itemsize
+        there = member.file_size - file.tell()
+        if claimed != there or min(shape, default=0) < 0:
+            raise WeightsError(
+                f"{path.name} claims other sizes than it has.",
+                got=f"{member.filename!r} of shape {shape} and {dtype}: {claimed} bytes, but {there} are there.",
+                hint="a new copy.",
+            )
+        data = bytearray(file.read())
+    if dtype.kind not in "fiub":
+        raise WeightsError(f"{path.name} holds something that is no number.", got=f"{dtype} in {member.filename!r}.")
+    array = np.frombuffer(data, dtype=dtype).reshape(shape, order="F" if fortran else "C")
+    return torch.from_numpy(np.ascontiguousarray(array.astype(dtype.newbyteorder("="), copy=False)))
+
+
+def _read_torch(path: Path) -> dict[str, Tensor]:
+    mapped = False
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            packed = [member.filename for member in archive.infolist() if member.compress_type != zipfile.ZIP_STORED]
+        if packed:
+            raise WeightsError(
+                f"{path.name} is compressed, which PyTorch never does.", got=f"{packed[0]!r} deflated.", hint="a new copy."
+            )
+        mapped = True
+    try:
+        saved = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    except pickle.UnpicklingError as error:
+        named = str(error).partition("Unsupported global: ")[2].split()[:2]
+        raise WeightsError(
+            f"{path.name} is a pickle that holds more than tensors, and loading it could run code.",
+            got=f"{' '.join(named)}." if named else "a pickle that PyTorch's safe loader refuses.",
+            hint="a safetensors file of the same weights, or save the bare state_dict again where you trust it.",
+        ) from None
+    except (RuntimeError, OSError, EOFError, ValueError, KeyError, AttributeError, TypeError, IndexError) as error:
+        raise _damaged(path, error) from None
+    return {key.removeprefix("module."): _owned(path, key, tensor) for key, tensor in _nested(path, saved).items()}
+
+
+def _nested(path: Path, saved: object) -> Mapping[str, Tensor]:
+    """The mapping of names to tensors, wherever the training script has put it."""
+    for _ in range(3):
+        if not isinstance(saved, Mapping):
+            break
+        if saved and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in saved.items()):
+            return saved
+        saved = next((saved[name] for name in NESTED if name in saved), None)
+    raise WeightsError(
+        f"{path.name} has no state_dict.", got=f"{type(saved).__name__}.", hint="a file that has tensors by name."
+    )
+
+
+def _owned(path: Path, key: str, tensor: Tensor) -> Tensor:
+    """A copy of a tensor's own, if it is a plain one that does not claim more than its storage has."""
+    plain = tensor.layout == torch.strided and not tensor.is_quantized and tensor.device.type == "cpu"
+    if not plain or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        raise WeightsError(f"{path.name} holds a tensor that is no plain array.", got=f"{key!r}.", hint="a dense copy.")
+    return tensor.detach().clone().contiguous()
+
+
+def _shards(index: Path) -> list[Path]:
+    """The files that an index names; they stand beside it, and nowhere else."""
+    try:
+        if index.stat().st_size > MAX_INDEX:
+            raise ValueError(f"an index of {index.stat().st_size} bytes")
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (ValueError, KeyError, AttributeError, TypeError, OSError, RecursionError) as error:
+        raise _damaged(index, error) from None
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name or "\\" in name or "\0" in name or name in ("", ".", ".."):
+            raise WeightsError(
+                f"{index.name} names a file outside its own folder.", got=f"{name!r}.", hint="an index with plain file names."
+            )
+        if not (index.parent / name).is_file():
+            raise WeightsError(f"{index.name} names a file that is not there.", got=f"{name!r}.", hint="all shards.")
+    return [index.parent / name for name in sorted(names)]
+
+
+def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """A file of tensors in the container that its suffix names; whole, or not at all."""
+    kind = KIND_OF_SUFFIX.get(path.suffix.lower())
+    if kind is None:
+        raise WeightsError(
+            "the suffix tells what kind of file to write.", got=f"{path.name!r}.", hint=f"{', '.join(KIND_OF_SUFFIX)}."
+        )
+    if not path.parent.is_dir():
+        raise WeightsError(f"there is no folder {path.parent}.", got=f"{path}.", hint="make it first.")
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix, delete=False) as file:
+        part = Path(file.name)
+    try:
+        if kind == "safetensors":
+            save_file(dict(tensors), part, metadata={"format": "pt"})
+        elif kind == "npz":
+            np.savez(part, **{key: tensor.numpy() for key, tensor in tensors.items()})  # type: ignore[arg-type]
+        else:
+            torch.save(dict(tensors), part)
+        with part.open("rb") as written:
+            os.fsync(written.fileno())
+        part.chmod(0o666 & ~_umask())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

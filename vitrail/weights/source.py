@@ -1,0 +1,67 @@
+"""From a path or a name to tensors under native names: find the file, read it safely, recognise its format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from vitrail import plug
+from vitrail.errors import WeightsError
+from vitrail.weights import hub, safe
+from vitrail.weights.rules import State
+
+FORMATS = "vitrail.weights.format"
+MAX_CONFIG = 2**20  # bytes; the largest label tables of ImageNet-21k stay below
+
+
+class Weights(NamedTuple):
+    """Tensors under native names, the format they came in, and what a config.json beside them says."""
+
+    state: State
+    format: str
+    facts: dict[str, Any]
+
+
+def load_weights(source: str | Path) -> Weights:
+    """Weights from a file, a folder or a name on the hub."""
+    path = find_file(source)
+    tensors = safe.read_tensors(path)
+    for name in plug.entries(FORMATS):
+        form = format_named(name)
+        if form.recognise(tensors.keys()):
+            folder = path if path.is_dir() else path.parent
+            return Weights(form.read(tensors), name, form.facts_from(_config(folder / "config.json")))
+    shown = ", ".join(sorted(tensors)[:3])
+    raise WeightsError(
+        f"{path.name} is in no format that Vitrail knows.",
+        got=f"{len(tensors)} tensors: {shown}.",
+        hint=f"weights of a ViT, hybrid or BiT in the formats {', '.join(plug.entries(FORMATS))}.",
+    )
+
+
+def find_file(source: str | Path) -> Path:
+    """The path that was given, or the file that the hub has under this name."""
+    path = Path(source)
+    if path.exists():
+        return path
+    if isinstance(source, Path) or path.suffix in (*safe.KIND_OF_SUFFIX, ".json") or source.count("/") > 1:
+        raise WeightsError(f"there is no file {path}.", got="a path that leads nowhere.", hint="an existing file.")
+    return hub.fetch(source)
+
+
+def format_named(name: str) -> ModuleType:
+    """The module of a weight format."""
+    return plug.load(FORMATS, name)
+
+
+def _config(path: Path) -> dict[str, Any]:
+    """The config.json beside a weight file; one that cannot be read says nothing, for it is not needed."""
+    try:
+        if path.stat().st_size > MAX_CONFIG:
+            return {}
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return config if isinstance(config, dict) else {}
