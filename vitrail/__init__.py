@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitrail.catalogue import create_model, list_models
-    from vitrail.verbs.convert import convert
+    from vitrail.verbs.convert import convert, save_weights
     from vitrail.verbs.evaluate import evaluate
     from vitrail.verbs.models import models
 
 __version__ = "0.1.0"
-__all__ = ["convert", "create_model", "evaluate", "list_models", "models"]
+__all__ = ["convert", "create_model", "evaluate", "list_models", "models", "save_weights"]
 
 HOMES = {
     "create_model": "vitrail.catalogue",
@@ -19,6 +19,7 @@ HOMES = {
     "convert": "vitrail.verbs.convert",
     "evaluate": "vitrail.verbs.evaluate",
     "models": "vitrail.verbs.models",
+    "save_weights": "vitrail.verbs.convert",
 }
 
 

@@ -155,11 +155,11 @@ def create_model(
     """
     spec: Any = spec_named(name) if isinstance(name, str) else name
     spec = spec.override(fields) if fields else spec
+    label = canonical(name) if isinstance(name, str) else type(spec).__module__.rpartition(".")[2]
     if weights is None:
         model = build(spec)
-        model.changes = ()
+        model.name, model.changes = label, ()
         return model
-    label = canonical(name) if isinstance(name, str) else type(spec).__module__.rpartition(".")[2]
     loaded = load_weights(weights)
     spec, state, changes = _follow(spec, loaded, fields)
     with hollow():
@@ -179,7 +179,7 @@ def create_model(
     check_fit(state, wanted, label)
     model.load_state_dict(state, assign=True)
     model.requires_grad_(True)
-    model.changes = (*changes, *more)
+    model.name, model.changes = label, (*changes, *more)
     for change in model.changes:
         logger.info("%s: %s", label, change)
     return model

@@ -82,7 +82,8 @@ def part_of(package: str) -> Any:
             value = {"name": value}
         if isinstance(value, Mapping) and isinstance(value.get("name"), str):
             return plug.load(package, value["name"]).Spec.parse(value)
-        return value
+        kind = package.rpartition(".")[2]
+        raise SpecError(f"{kind} is given by name.", got=f"{value!r}.", hint=f"{', '.join(plug.entries(package))}.")
 
     return Annotated[SerializeAsAny[Spec], BeforeValidator(pick)]
 

@@ -28,9 +28,9 @@ class StdConv(nn.Conv2d):
     def forward(self, x: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B D Y2 X2"]:
         if self.same:
             x = pad_same(x, self.kernel_size[0], self.stride[0])
-        filters = self.weight.flatten(1)
-        filters = F.layer_norm(filters, filters.shape[1:], eps=WEIGHT_EPS).view_as(self.weight)
-        return F.conv2d(x, filters, None, self.stride, self.padding)
+        # A batch norm whose channels are the filters: the same rounding as the peers, which ReLUs would magnify.
+        filters = F.batch_norm(self.weight.flatten(1)[None], None, None, training=True, eps=WEIGHT_EPS)
+        return F.conv2d(x, filters.view_as(self.weight), None, self.stride, self.padding)
 
 
 class GroupNorm(nn.GroupNorm):

@@ -30,27 +30,37 @@ def convert(source: str | Path, *, to: str, out: str | Path, model: str | None =
     `out` is a file, or a folder, which then gets the weights and the config.json with which the other project opens
     it. `model` is needed only where the tensors' shapes do not tell which model of the catalogue they are.
     """
-    out, form = Path(out), format_named(to)
     loaded = load_weights(source)
     name, spec = _match(loaded, model)
-    foreign = form.write(loaded.state, {**spec.model_dump(mode="json"), **loaded.facts})
+    facts = {**spec.model_dump(mode="json"), **loaded.facts}
+    if Path(out).exists() and find_file(source).resolve() in (Path(out).resolve(), *Path(out).resolve().glob("*")):
+        raise WeightsError("the result would lie over its source.", got=f"{out}.", hint="another --out.")
+    files = _write(loaded.state, facts, name, to, Path(out))
+    return Conversion(name, loaded.format, to, len(loaded.state), files)
+
+
+def save_weights(model: Any, out: str | Path, *, to: str = "timm") -> tuple[Path, ...]:
+    """Write a model's weights in any format: to a file, or with its config.json to a folder."""
+    return _write(model.state_dict(), model.spec.model_dump(mode="json"), model.name, to, Path(out))
+
+
+def _write(state: State, facts: dict[str, Any], name: str, to: str, out: Path) -> tuple[Path, ...]:
+    form = format_named(to)
+    foreign = form.write(state, facts)
     as_folder = out.is_dir() or not out.suffix
     path = out / f"model{form.SUFFIXES[0]}" if as_folder else out
     if path.suffix not in form.SUFFIXES:
         raise WeightsError(
             f"the {to} format is not kept in such files.", got=f"{path.name!r}.", hint=f"{' or '.join(form.SUFFIXES)}."
         )
-    if path.exists() and path.resolve() == find_file(source).resolve():
-        raise WeightsError("the result would overwrite its source.", got=f"{path}.", hint="another --out.")
     if as_folder:
         out.mkdir(parents=True, exist_ok=True)
     safe.write_tensors(foreign, path)
-    files = [path]
-    config = form.config({**spec.model_dump(mode="json"), **loaded.facts}, name) if as_folder else None
-    if config is not None:
-        files.append(out / "config.json")
-        files[-1].write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    return Conversion(name, loaded.format, to, len(foreign), tuple(files))
+    config = form.config(facts, name) if as_folder else None
+    if config is None:
+        return (path,)
+    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    return (path, out / "config.json")
 
 
 def _match(loaded: Weights, model: str | None) -> tuple[str, Any]:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pickle
+import re
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
@@ -87,10 +88,10 @@ def _kind(path: Path) -> str:
             return "torch"
         if names and all(name.endswith(".npy") for name in names):
             return "npz"
+    elif head[8:9] == b"{":  # before pickles, whose first byte a header's length may begin with
+        return "safetensors"
     elif head[:1] == b"\x80":
         return "torch"
-    elif head[8:9] == b"{":
-        return "safetensors"
     raise WeightsError(
         f"{path.name} is no weight file that Vitrail knows.",
         got=f"a file of {path.stat().st_size} bytes that begins with {head[:8]!r}.",
@@ -99,7 +100,7 @@ def _kind(path: Path) -> str:
 
 
 def _damaged(path: Path, error: Exception) -> WeightsError:
-    reason = " ".join(str(error).split())[:160]
+    reason = " ".join(str(error).split())[:160].rstrip(".")
     return WeightsError(f"{path.name} is damaged or cut short.", got=f"{reason or type(error).__name__}.", hint="a new copy.")
 
 
@@ -171,10 +172,10 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as error:
-        named = str(error).partition("Unsupported global: ")[2].split()[:2]
+        named = re.search(r"GLOBAL (\S+)", str(error))
         raise WeightsError(
             f"{path.name} is a pickle that holds more than tensors, and loading it could run code.",
-            got=f"{' '.join(named)}." if named else "a pickle that PyTorch's safe loader refuses.",
+            got=f"{named[1]} in the pickle." if named else "a pickle that PyTorch's safe loader refuses.",
             hint="a safetensors file of the same weights, or save the bare state_dict again where you trust it.",
         ) from None
     except (RuntimeError, OSError, EOFError, ValueError, KeyError, AttributeError, TypeError, IndexError) as error:

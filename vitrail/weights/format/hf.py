@@ -197,8 +197,12 @@ def config(facts: Facts, name: str) -> dict[str, Any]:
     sizes = {theirs: facts[ours] for ours, theirs in SAME_FACTS.items()}
     extra: dict[str, Any] = {}
     if family == "dinov2_with_registers":
-        extra = {"num_register_tokens": facts["registers"], "mlp_ratio": facts["hidden"] / facts["width"]}
-        del sizes["hidden"]
+        extra = {"num_register_tokens": facts["registers"], "mlp_ratio": facts["hidden"] // facts["width"]}
+        del sizes["intermediate_size"]
+    if family == "siglip_vision_model" and rows != columns:
+        raise WeightsError(
+            "transformers' SigLIP takes square pictures only.", got=f"image_size={rows} x {columns}.", hint="--to timm."
+        )
     if facts["pre_logits"]:
         extra = {"pooler_output_size": facts["pre_logits"], "pooler_act": "tanh"}
     return {

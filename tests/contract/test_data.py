@@ -1,0 +1,213 @@
+"""Pictures to tensors and folders to classes, as the first `evaluate` needs them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vitrail import create_model, evaluate, save_weights
+from vitrail.data.decode import open_image
+from vitrail.data.labels import bind, imagenet_classes
+from vitrail.data.source.folder import list_samples
+from vitrail.data.transform import Preprocess
+from vitrail.errors import DataError, UnknownName
+from vitrail.verbs.evaluate import calibration_error, wilson_interval
+
+
+def saved(image: Image.Image, path: Path, **options: object) -> Path:
+    image.save(path, **options)
+    return path
+
+
+def test_orientation_is_applied(tmp_path: Path) -> None:
+    pixels = np.zeros((8, 16, 3), np.uint8)
+    pixels[:, 8:] = 255  # the right half is white
+    image = Image.fromarray(pixels)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn clockwise by a quarter: what was right is now below
+    upright = np.asarray(open_image(saved(image, tmp_path / "a.png", exif=exif)))
+    assert upright.shape == (16, 8, 3)
+    assert upright[:8].max() == 0
+    assert upright[8:].min() == 255
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"])
+def test_every_mode_becomes_rgb(mode: str, tmp_path: Path) -> None:
+    if mode == "I;16":
+        image = Image.fromarray(np.full((4, 6), 40000, np.uint16))
+    else:
+        image = Image.new("L", (6, 4), 128).convert(mode)
+    rgb = open_image(saved(image, tmp_path / "a.png"))
+    assert (rgb.mode, rgb.size) == ("RGB", (6, 4))
+    if mode == "I;16":
+        assert np.asarray(rgb)[0, 0].tolist() == [round(40000 * 255 / 65535)] * 3
+    elif mode != "1":
+        assert np.asarray(rgb)[0, 0].tolist() == [128] * 3
+
+
+def test_cmyk_and_alpha(tmp_path: Path) -> None:
+    assert open_image(saved(Image.new("CMYK", (4, 4)), tmp_path / "a.jpg")).mode == "RGB"
+    clear = open_image(saved(Image.new("RGBA", (4, 4), (255, 0, 0, 0)), tmp_path / "a.png"))
+    assert np.asarray(clear)[0, 0].tolist() == [255, 255, 255]
+
+
+def test_the_kind_is_told_by_content(tmp_path: Path) -> None:
+    assert open_image(saved(Image.new("RGB", (4, 4)), tmp_path / "a.txt", format="PNG")).size == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: path.write_bytes(b""), "no picture that Vitrail reads"),
+        (lambda path: path.write_text("hello"), "no picture that Vitrail reads"),
+        (lambda path: Image.effect_noise((64, 64), 9).save(path) or path.write_bytes(path.read_bytes()[:300]), "cut short"),
+        (lambda path: Image.new("1", (20000, 10)).save(path), "too large"),
+        (lambda path: Image.new("1", (8000, 8000)).save(path), "too large"),
+        (lambda path: Image.new("1", (14000, 14000)).save(path), "too large"),
+    ],
+    ids=["empty", "text", "truncated", "wide", "megapixels", "bomb"],
+)
+def test_bad_pictures(make, message: str, tmp_path: Path) -> None:
+    make(tmp_path / "bad.png")
+    with pytest.raises(DataError, match=message) as caught:
+        open_image(tmp_path / "bad.png")
+    assert "bad.png" in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [(300, 200), (200, 300), (256, 256), (224, 500)])
+def test_preprocessing_crops_the_middle(size: tuple[int, int]) -> None:
+    tensor = Preprocess(size=(224, 224), crop=0.9)(Image.new("RGB", size, (255, 0, 127)))
+    assert tensor.shape == (3, 224, 224)
+    assert tensor[:, 0, 0].tolist() == pytest.approx([1.0, -1.0, -0.0039], abs=1e-4)
+
+
+def test_preprocessing_to_a_non_square_size() -> None:
+    ramp = Image.fromarray(np.tile(np.arange(256, dtype=np.uint8), (64, 1))).convert("RGB")
+    cover = Preprocess(size=(32, 64), mean=(0, 0, 0), std=(1, 1, 1))(ramp)
+    assert cover.shape == (3, 32, 64)
+    assert cover[0, 0, 0].item() == pytest.approx(0.25, abs=0.02)  # a quarter is cut away at each side
+    squash = Preprocess(size=(32, 64), mean=(0, 0, 0), std=(1, 1, 1), resize="squash")(ramp)
+    assert squash[0, 0, 0].item() < 0.02
+
+
+def test_imagenet_folders_bind_by_index_id_and_name() -> None:
+    bound = bind(["007", "n01440764", "great_white_shark", "Siberian Husky", "hen-of-the-woods"], 1000)
+    assert bound == {"007": 7, "n01440764": 0, "great_white_shark": 2, "Siberian Husky": 250, "hen-of-the-woods": 996}
+    assert len({each.wnid for each in imagenet_classes()}) == 1000
+    assert bind([each.name for each in imagenet_classes()], 1000) == {
+        each.name: each.index for each in imagenet_classes()
+    }
+
+
+@pytest.mark.parametrize(
+    ("folders", "num_classes", "error", "message"),
+    [
+        (["crane"], 1000, DataError, r"ambiguous(.|\n)*n02012849 \(crane \(bird\)\), n03126707"),
+        (["tnch"], 1000, UnknownName, r"tench"),
+        (["0", "n01440764"], 1000, DataError, r"two folders mean the same class"),
+        (["1000"], 1000, DataError, r"no class index"),
+        (["cat"], 37, DataError, r"carries no labels"),
+        (["37"], 37, DataError, r"no class index"),
+    ],
+)
+def test_folders_that_bind_to_nothing(folders: list[str], num_classes: int, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        bind(folders, num_classes)
+
+
+def test_the_order_of_samples(tmp_path: Path) -> None:
+    outside = saved(Image.new("RGB", (4, 4)), tmp_path / "outside.png")
+    root = tmp_path / "data"
+    for name in ("b/2.png", "b/10.png", "a/z.PNG", "a/.hidden.png", "a/note.txt"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(outside.read_bytes())
+    (root / "a" / "leak.png").symlink_to(outside)
+    (root / "a" / "inside.png").symlink_to(root / "b" / "2.png")
+    (root / "a" / "gone.png").symlink_to(root / "nowhere.png")
+    os.mkfifo(root / "b" / "pipe.png")
+    samples = [(sample.label, sample.path.name) for sample in list_samples(root)]
+    assert samples == [("a", "inside.png"), ("a", "z.PNG"), ("b", "10.png"), ("b", "2.png")]
+
+
+def test_folders_without_pictures(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no pictures in class folders"):
+        list_samples(tmp_path)
+    with pytest.raises(DataError, match=r"is not a folder"):
+        list_samples(tmp_path / "nowhere")
+    (tmp_path / "a.zip").touch()
+    with pytest.raises(DataError, match=r"unpack it first"):
+        list_samples(tmp_path / "a.zip")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> tuple[Path, Path]:
+    """A model that tells black from white, and pictures of both; one is in the wrong folder."""
+    model = create_model("vit_mu_patch16_224", num_classes=2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.patch_embed.proj.weight[0] = 1 / 768
+        model.patch_embed.proj.weight[1] = -1 / 768
+        model.norm.weight.fill_(1)
+        for block in model.blocks:
+            block.norm1.weight.fill_(1)
+            block.attn.qkv.weight[64:66, :2] = torch.eye(2)
+            block.attn.proj.weight[:2, :2] = torch.eye(2)
+        model.head.weight[0, 1] = 1
+        model.head.weight[1, 0] = 1
+    save_weights(model, tmp_path / "w.safetensors")
+    for index, colour in enumerate(["black", "white"]):
+        (tmp_path / "data" / str(index)).mkdir(parents=True)
+        for number in range(3):
+            saved(Image.new("RGB", (240, 230), colour), tmp_path / "data" / str(index) / f"{number}.png")
+    saved(Image.new("RGB", (240, 230), "white"), tmp_path / "data" / "0" / "3.png")
+    return tmp_path / "w.safetensors", tmp_path / "data"
+
+
+def test_evaluate_counts_right(small: tuple[Path, Path]) -> None:
+    weights, data = small
+    seen: list[tuple[int, int]] = []
+    result = evaluate(
+        "vit_mu_patch16_224", data, weights=weights, batch_size=3, progress=lambda done, total: seen.append((done, total))
+    )
+    assert result.n == 7
+    assert result.top1 == pytest.approx(6 / 7)
+    assert result.top5 == 1.0
+    assert result.real_top1 is None
+    assert [label for _, label in result.predictions] == [0, 0, 0, 1, 1, 1, 1]
+    assert seen == [(3, 7), (6, 7), (7, 7)]
+
+
+def test_evaluate_names_the_broken_file(small: tuple[Path, Path]) -> None:
+    weights, data = small
+    (data / "1" / "broken.png").write_bytes(b"\x89PNG nothing")
+    with pytest.raises(DataError, match=r"broken\.png"):
+        evaluate("vit_mu_patch16_224", data, weights=weights)
+
+
+def test_real_labels_belong_to_imagenet(small: tuple[Path, Path], tmp_path: Path) -> None:
+    weights, data = small
+    (tmp_path / "real.json").write_text("[[0], []]")
+    with pytest.raises(DataError, match=r"ImageNet's validation pictures"):
+        evaluate("vit_mu_patch16_224", data, weights=weights, real=tmp_path / "real.json")
+    (tmp_path / "real.json").write_text("3")
+    with pytest.raises(DataError, match=r"holds no ReaL labels"):
+        evaluate("vit_mu_patch16_224", data, weights=weights, real=tmp_path / "real.json")
+
+
+def test_calibration_error_by_hand() -> None:
+    confidence = torch.tensor([0.9, 0.9, 0.9, 0.9, 0.3, 0.3])
+    correct = torch.tensor([True, True, True, False, False, True])
+    # the bin of 0.9: accuracy 0.75; the bin of 0.3: accuracy 0.5
+    assert calibration_error(confidence, correct) == pytest.approx((4 * 0.15 + 2 * 0.2) / 6)
+
+
+def test_wilson_interval_by_hand() -> None:
+    assert wilson_interval(696, 1000) == pytest.approx((0.6668, 0.7237), abs=1e-4)
+    assert wilson_interval(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
+    assert wilson_interval(10, 10) == pytest.approx((0.7225, 1.0), abs=1e-4)

@@ -1,0 +1,162 @@
+"""Every weight format: what it writes is what it reads, bit for bit, alone and through every other format."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import fill
+from tests.parity.conftest import timm
+from vitrail import convert, create_model, plug, save_weights
+from vitrail.errors import WeightsError
+from vitrail.weights.safe import read_tensors, write_tensors
+from vitrail.weights.source import FORMATS, format_named, load_weights
+
+# Each kind of model with the formats that have a place for it.
+KINDS = {
+    "vit": ("vit_mu_patch16_224", {}, {"google", "hf", "timm", "torchvision"}),
+    "non-square": ("vit_mu_patch16_224", {"image_size": (64, 96)}, {"google", "hf", "timm", "torchvision"}),
+    "headless": ("vit_mu_patch16_224", {"num_classes": 0}, {"google", "hf", "timm", "torchvision"}),
+    "pre_logits": ("vit_mu_patch16_224", {"pre_logits": 24}, {"google", "hf", "torchvision"}),
+    "distilled": ("deit_tiny_distilled_patch16_224", {"depth": 2}, {"hf", "timm"}),
+    "registers": ("vit_small_patch14_reg4_dinov2", {"depth": 2, "position_prefix": 1}, {"hf"}),
+    "registers-timm": ("vit_medium_patch16_reg4_gap_256", {"depth": 2}, {"timm"}),
+    "attention-pool": ("vit_base_patch16_siglip_224", {"depth": 1}, {"google", "hf", "timm"}),
+    "hybrid": ("vit_base_r50_s16_224", {"depth": 1}, {"google", "timm"}),
+    "hybrid-root": ("vit_tiny_r_s16_p8_224", {"depth": 1}, {"google", "timm"}),
+    "bit": ("resnetv2_50x1_bit", {"layers": (1, 1, 1, 1)}, {"google", "hf", "timm"}),
+}
+
+
+def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    """Equal names, shapes, types and bits."""
+    return left.keys() == right.keys() and all(
+        left[key].dtype == right[key].dtype and torch.equal(left[key], right[key]) for key in left
+    )
+
+
+@pytest.mark.parametrize("name", plug.entries(FORMATS))
+def test_contract(name: str) -> None:
+    form = format_named(name)
+    assert form.__doc__
+    assert form.SUFFIXES
+    for part in ("recognise", "read", "write", "config", "facts_from"):
+        assert callable(getattr(form, part))
+    assert form.recognise(["a", "b"]) is False
+    assert form.facts_from({}) == {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_pair_round_trips(kind: str, tmp_path: Path) -> None:
+    name, fields, formats = KINDS[kind]
+    model = fill(create_model(name, **fields))
+    state, facts = model.state_dict(), model.spec.model_dump(mode="json")
+    for form in formats:
+        path = tmp_path / f"{form}{format_named(form).SUFFIXES[0]}"
+        save_weights(model, path, to=form)
+        loaded = load_weights(path)
+        assert loaded.format == form
+        assert same(loaded.state, state), form
+    for first, second in permutations(sorted(formats), 2):
+        there = format_named(second).write(load_weights(next(tmp_path.glob(f"{first}.*"))).state, facts)
+        write_tensors(there, tmp_path / f"back{format_named(second).SUFFIXES[0]}")
+        again = load_weights(tmp_path / f"back{format_named(second).SUFFIXES[0]}").state
+        back = format_named(first).write(again, facts)
+        assert same(back, read_tensors(next(tmp_path.glob(f"{first}.*")))), (first, second)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_formats_without_a_place_refuse(kind: str) -> None:
+    name, fields, formats = KINDS[kind]
+    model = create_model(name, **fields)
+    for form in set(plug.entries(FORMATS)) - formats:
+        with pytest.raises(WeightsError, match=r"has no place|no hybrid|positions to all"):
+            format_named(form).write(model.state_dict(), model.spec.model_dump(mode="json"))
+
+
+@pytest.mark.parametrize("suffixes", [(".safetensors", ".pth"), (".bin", ".safetensors")])
+def test_containers_keep_every_bit(suffixes: tuple[str, str], tmp_path: Path) -> None:
+    tensors = {"a": torch.randn(3, 4), "b": torch.randn(2).bfloat16(), "c": torch.arange(3), "d": torch.randn(())}
+    for suffix in suffixes:
+        write_tensors(tensors, tmp_path / f"w{suffix}")
+        assert same(read_tensors(tmp_path / f"w{suffix}"), tensors)
+
+
+@pytest.mark.parametrize("first", plug.entries(FORMATS))
+@pytest.mark.parametrize("second", plug.entries(FORMATS))
+def test_the_verb_goes_in_every_direction(first: str, second: str, tmp_path: Path) -> None:
+    model = fill(create_model("vit_mu_patch16_224"))
+    source = tmp_path / f"source{format_named(first).SUFFIXES[0]}"
+    target = tmp_path / f"target{format_named(second).SUFFIXES[-1]}"
+    save_weights(model, source, to=first)
+    done = convert(source, to=second, out=target)
+    assert (done.model, done.from_format, done.to_format) == ("vit_mu_patch16_224", first, second)
+    reloaded = create_model("vit_mu_patch16_224", weights=target)
+    assert reloaded.changes == ()
+    assert same(reloaded.state_dict(), model.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("vit_tiny_patch16_224", {"depth": 2}),
+        ("vit_base_r50_s16_224", {"depth": 1}),
+        ("vit_tiny_r_s16_p8_224", {"depth": 1}),
+        ("resnetv2_50x1_bit", {}),
+    ],
+)
+def test_timm_reads_our_npz(name: str, fields: dict[str, int], tmp_path: Path) -> None:
+    """timm is the reader of Google's files that most people use: it must find every tensor in ours."""
+    model = fill(create_model(name, **fields))
+    save_weights(model, tmp_path / "w.npz", to="google")
+    theirs = timm.create_model(name, num_classes=1000, **fields)
+    theirs.load_pretrained(str(tmp_path / "w.npz"))
+    assert same(dict(theirs.state_dict()), dict(model.state_dict()))
+
+
+@pytest.mark.parametrize("prefix", ["opt/target/", "params/"])
+def test_google_training_states_are_read_too(prefix: str, tmp_path: Path) -> None:
+    model = fill(create_model("vit_mu_patch16_224"))
+    save_weights(model, tmp_path / "w.npz", to="google")
+    write_tensors({prefix + key: t for key, t in read_tensors(tmp_path / "w.npz").items()}, tmp_path / "state.npz")
+    assert same(load_weights(tmp_path / "state.npz").state, model.state_dict())
+
+
+def test_old_hybrids_keep_norms_in_four_dimensions(tmp_path: Path) -> None:
+    model = fill(create_model("vit_tiny_r_s16_p8_224", depth=1))
+    save_weights(model, tmp_path / "w.npz", to="google")
+    old = {k: t.view(1, 1, 1, -1) if "gn_" in k else t for k, t in read_tensors(tmp_path / "w.npz").items()}
+    write_tensors(old, tmp_path / "old.npz")
+    assert same(load_weights(tmp_path / "old.npz").state, model.state_dict())
+
+
+def test_first_release_of_torchvision(tmp_path: Path) -> None:
+    model = fill(create_model("vit_mu_patch16_224"))
+    new = format_named("torchvision").write(model.state_dict(), {})
+    old = {k.replace("mlp.0", "mlp.linear_1").replace("mlp.3", "mlp.linear_2"): t for k, t in new.items()}
+    assert old.keys() != new.keys()
+    assert same(format_named("torchvision").read(old), dict(model.state_dict()))
+
+
+def test_training_checkpoints_are_unwrapped(tmp_path: Path) -> None:
+    model = fill(create_model("vit_mu_patch16_224"))
+    wrapped = {"model": {f"module.{key}": t for key, t in model.state_dict().items()}, "epoch": 3}
+    torch.save(wrapped, tmp_path / "w.pth")
+    assert same(load_weights(tmp_path / "w.pth").state, model.state_dict())
+
+
+def test_sharded_folders(tmp_path: Path) -> None:
+    import json
+
+    model = fill(create_model("vit_mu_patch16_224"))
+    tensors = format_named("hf").write(model.state_dict(), {})
+    keys = sorted(tensors)
+    index = {}
+    for number, part in enumerate((keys[:10], keys[10:])):
+        write_tensors({key: tensors[key] for key in part}, tmp_path / f"model-{number}.safetensors")
+        index.update(dict.fromkeys(part, f"model-{number}.safetensors"))
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    assert same(load_weights(tmp_path).state, model.state_dict())

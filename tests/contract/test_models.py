@@ -1,0 +1,284 @@
+"""Every architecture: three named steps, an honest layout, a cost that is counted right, a head that can be replaced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from tests.conftest import fill
+from vitrail import create_model, list_models, plug
+from vitrail.catalogue import build, canonical, describe, family_of, hollow, preprocess_named, spec_named
+from vitrail.errors import ShapeError, SpecError, UnknownName
+from vitrail.tokens import Layout, Tokens
+
+# A small model of each kind; the numbers of prefix tokens are the classic places for mistakes.
+SMALL: dict[str, tuple[str, dict[str, Any]]] = {
+    "vit": ("vit_mu_patch16_224", {"image_size": 64}),
+    "non-square": ("vit_mu_patch16_224", {"image_size": (48, 80)}),
+    "mean": ("vit_mu_patch16_224", {"image_size": 64, "pool": "mean", "class_token": False, "norm_after_pool": True}),
+    "mean-with-class-token": ("vit_mu_patch16_224", {"image_size": 64, "pool": "mean"}),
+    "attention-pool": ("vit_mu_patch16_224", {"image_size": 64, "pool": "attention"}),
+    "distilled": ("vit_mu_patch16_224", {"image_size": 64, "distilled": True}),
+    "registers": ("vit_mu_patch16_224", {"image_size": 64, "registers": 4, "position_prefix": 1}),
+    "all-tokens": ("vit_mu_patch16_224", {"image_size": 64, "registers": 3, "distilled": True}),
+    "pre_logits": ("vit_mu_patch16_224", {"image_size": 64, "pre_logits": 24}),
+    "sincos_1d": ("vit_mu_patch16_224", {"image_size": 64, "position": "sincos_1d"}),
+    "sincos_2d": ("vit_mu_patch16_224", {"image_size": 64, "position": "sincos_2d"}),
+    "no-position": ("vit_mu_patch16_224", {"image_size": 64, "position": "none"}),
+    "layer-scale": ("vit_mu_patch16_224", {"image_size": 64, "layer_scale": 0.1, "qkv_bias": False}),
+    "patch2": ("vit_mu_patch2_16", {}),
+    "patch14": ("vit_mu_patch14_56", {}),
+    "patch-non-square": ("vit_mu_patch16_224", {"image_size": (32, 64), "stem": {"name": "patch", "patch": (8, 16)}}),
+    "five-channels": ("vit_mu_patch16_224", {"image_size": 64, "channels": 5}),
+    "hybrid": ("vit_mu_r50_s16_224", {"image_size": 64}),
+    "hybrid-root": ("vit_mu_r_s16_p8_224", {"image_size": 64}),
+    "bit": ("resnetv2_50x1_bit", {"image_size": (64, 96), "layers": (1, 1, 1, 1)}),
+    "bit-odd": ("resnetv2_50x1_bit", {"image_size": (75, 50), "layers": (1, 2, 1, 1)}),
+}
+
+
+def make(kind: str, **more: Any) -> Any:
+    name, fields = SMALL[kind]
+    return fill(create_model(name, num_classes=10, **fields, **more)).eval()
+
+
+def image_for(model: Any, batch: int = 2) -> torch.Tensor:
+    return torch.randn(batch, model.spec.channels, *model.spec.image_size)
+
+
+@pytest.mark.parametrize("name", plug.entries("vitrail.model"))
+def test_an_architecture_file_has_what_the_catalogue_asks_for(name: str) -> None:
+    module = plug.load("vitrail.model", name)
+    assert module.__doc__
+    assert "arXiv" in module.__doc__
+    assert module.spec_named("no such model") is None
+    for part in ("tokenize", "encode", "pool", "classify", "forward", "flops", "replace_head", "first_weight"):
+        assert hasattr(module.Model, part)
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_three_steps_make_the_forward_pass(kind: str) -> None:
+    model = make(kind)
+    image = image_for(model)
+    with torch.no_grad():
+        tokens = model.tokenize(image)
+        assert tokens.x.shape[1] == tokens.layout.num_tokens
+        encoded = model.encode(tokens)
+        assert encoded.layout == model.spec.layout
+        assert encoded.x.shape == (2, model.spec.layout.num_tokens, model.spec.width)
+        logits = model.classify(encoded)
+        assert torch.equal(logits, model(image))
+    assert logits.shape == (2, 10)
+    assert logits.std() > 1e-3
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_flops_are_those_of_pytorchs_counter(kind: str) -> None:
+    model = make(kind).requires_grad_(False)
+    # The counter has no formula for the fused kernel of CPUs, so attention is written out for it.
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(image_for(model, 1))
+    assert model.flops() == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_compiled_and_exported_models_compute_the_same(kind: str) -> None:
+    torch._dynamo.reset()
+    model = make(kind)
+    image = image_for(model)
+    with torch.no_grad():
+        expected = model(image)
+        exported = torch.export.export(model, (image,)).module()
+        assert torch.allclose(exported(image), expected, atol=1e-5)
+        tokens = model.tokenize(image)
+        # Tokens go through as arguments and as results, layout and all.
+        encoded = torch.compile(model.encode, backend="eager", fullgraph=True)(tokens)
+        assert isinstance(encoded, Tokens)
+        assert encoded.layout == Layout(*tokens.layout)
+        assert torch.allclose(torch.compile(model, backend="eager", fullgraph=True)(image), expected, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # by PyTorch's own compiler
+def test_the_inductor_compiles_a_vit() -> None:
+    model = make("registers")
+    image = image_for(model)
+    with torch.no_grad():
+        assert torch.allclose(torch.compile(model)(image), model(image), atol=1e-4)
+
+
+def test_encode_can_be_exported_by_itself() -> None:
+    model = make("registers").requires_grad_(False)
+    tokens = model.tokenize(image_for(model))
+
+    class Encoder(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, tokens: Tokens) -> Tokens:
+            return self.model.encode(tokens)
+
+    exported = torch.export.export(Encoder(), (tokens,)).module()
+    assert torch.allclose(exported(tokens).x, model.encode(tokens).x, atol=1e-5)
+    assert exported(tokens).layout == tokens.layout
+
+
+@pytest.mark.parametrize("kind", ["vit", "registers", "sincos_2d", "attention-pool", "hybrid-root"])
+def test_another_picture_size_at_run_time(kind: str) -> None:
+    """A learned table is resized, a fixed one made anew; the result is that of a model built for the size."""
+    model, size = make(kind), (96, 128)
+    image = torch.randn(1, 3, *size)
+    with torch.no_grad():
+        state = dict(model.state_dict())
+        if model.pos_embed is not None:
+            state["pos_embed"] = model.position_table(model.patch_embed(image).layout.grid)
+        built = build(model.spec.override({"image_size": size})).eval()
+        built.load_state_dict(state)
+        assert torch.allclose(model(image), built(image), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["vit", "distilled", "bit"])
+def test_a_replaced_head_is_zero(kind: str) -> None:
+    model = make(kind)
+    model.replace_head(3)
+    assert model.spec.num_classes == 3
+    with torch.no_grad():
+        assert torch.equal(model(image_for(model)), torch.zeros(2, 3))
+
+
+def test_a_fresh_model_starts_from_even_odds() -> None:
+    assert create_model("vit_mu_patch16_224").head.weight.abs().max() == 0
+
+
+def test_masked_tokens_take_no_part_in_the_mean() -> None:
+    model = make("mean")
+    tokens = model.tokenize(image_for(model))
+    mask = torch.arange(16)[None].expand(2, 16) < 10
+    with torch.no_grad():
+        short = Tokens(tokens.x[:, :10], Layout((10,)))
+        assert torch.allclose(model.pool(model.encode(tokens._replace(mask=mask))), model.pool(model.encode(short)), atol=1e-5)
+
+
+def test_drop_path_and_dropout_act_in_training_only() -> None:
+    model = make("vit", drop_path_rate=0.5, dropout_rate=0.2)
+    image = image_for(model)
+    with torch.no_grad():
+        assert torch.equal(model(image), model(image))
+        model.train()
+        assert not torch.equal(model(image), model(image))
+    assert [block.drop_path.rate for block in model.blocks] == [0.0, 0.5]
+
+
+PARAMETERS = {
+    "vit_base_patch16_224": 86_567_656,
+    "vit_large_patch16_224": 304_326_632,
+    "vit_huge_patch14_224": 632_045_800,
+    "deit_tiny_patch16_224": 5_717_416,
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameters(name: str) -> None:
+    assert describe(name).params == PARAMETERS[name]
+
+
+def test_parameters_of_the_largest_bit() -> None:
+    with hollow():
+        model = build(spec_named("resnetv2_152x4").override({"num_classes": 21843}))
+    assert all(parameter.is_meta for parameter in model.parameters())
+    assert sum(parameter.numel() for parameter in model.parameters()) == 1_107_299_923  # as timm counts it
+
+
+def test_gflops_of_the_paper() -> None:
+    assert describe("ViT-B/16").gflops == pytest.approx(35.1, abs=0.1)  # 17.6 G multiply-adds
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_the_catalogue(name: str) -> None:
+    entry = describe(name)
+    spec = spec_named(name)
+    assert entry.tokens == spec.layout.num_tokens
+    assert canonical(name) == name
+    assert preprocess_named(name)["size"] == spec.image_size
+    assert type(spec).parse_yaml(spec.to_yaml()) == spec
+    assert family_of(spec).spec_named(name) == spec
+
+
+ALIASES = {
+    "ViT-B/16": "vit_base_patch16_224",
+    "B_16": "vit_base_patch16_224",
+    "vit_b_16": "vit_base_patch16_224",
+    "google/vit-base-patch16-224": "vit_base_patch16_224",
+    "ViT-L/16@384": "vit_large_patch16_384",
+    "ViT-H/14": "vit_huge_patch14_224",
+    "facebook/deit-tiny-patch16-224": "deit_tiny_patch16_224",
+    "deit_tiny_patch16_224.fb_in1k": "deit_tiny_patch16_224",
+    "timm/vit_tiny_patch16_224.augreg_in21k": "vit_tiny_patch16_224",
+    "R50+ViT-B/16": "vit_base_r50_s16_224",
+    "R26+S/32": "vit_small_r26_s32_224",
+    "R50+L/32": "vit_large_r50_s32_224",
+    "R+Ti/16": "vit_tiny_r_s16_p8_224",
+    "resnetv2_152x4": "resnetv2_152x4_bit",
+    "BiT-M-R50x1": "resnetv2_50x1_bit",
+}
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_aliases(alias: str) -> None:
+    assert canonical(alias) == ALIASES[alias]
+    assert spec_named(alias) == spec_named(ALIASES[alias])
+
+
+def test_so400m_by_specification_alone() -> None:
+    spec = spec_named("vit_base_patch16_224").override(
+        {"width": 1152, "depth": 27, "heads": 16, "hidden": 4304, "stem": {"name": "patch", "patch": (14, 14)}}
+    )
+    with hollow():
+        model = build(spec)
+    assert sum(p.numel() for p in model.blocks.parameters()) == 27 * (4 * 1152**2 + 2 * 1152 * 4304 + 9 * 1152 + 4304)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"heads": 5}, ["heads must divide width", "heads=5, width=32", "1, 2, 4, 8, 16, 32"]),
+        ({"image_size": 100}, ["patch must divide", "100 x 100, patch 16 x 16", "96 x 96 or 112 x 112"]),
+        ({"hedas": 5}, ["no field 'hedas'", "hedas=5", "heads"]),
+        ({"width": "64"}, ["width", "'64' (str)"]),
+        ({"norm_eps": "1e-6"}, ["norm_eps", "1e-06"]),
+        ({"class_token": False}, ["needs a class token", "pool=mean"]),
+        ({"distilled": True, "pool": "mean"}, ["reads its class token"]),
+        ({"registers": 2, "position_prefix": 4}, ["position_prefix counts", "4 of 3"]),
+        ({"depth": 0}, ["depth", "greater than 0"]),
+        ({"stem": "conv"}, ["no stem has this name", "hybrid, patch"]),
+        ({"attention": "fulll"}, ["no attention has this name", "full"]),
+        ({"position": "sincos_2d", "width": 30, "heads": 1}, ["width that 4 divides", "width=30", "width=32"]),
+    ],
+)
+def test_bad_specifications(fields: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises((SpecError, ShapeError, UnknownName)) as caught:
+        model = create_model("vit_mu_patch16_224", **fields)
+        model(image_for(model))
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 224, 224), (3, 224, 224), (1, 3, 224)])
+@pytest.mark.parametrize("kind", ["vit", "bit"])
+def test_pictures_of_another_shape(kind: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ShapeError, match=r"\[batch, 3, rows, columns\]"):
+        make(kind)(torch.randn(shape))
+
+
+def test_a_picture_that_the_patch_does_not_divide() -> None:
+    with pytest.raises(ShapeError, match=r"patch must divide"):
+        make("vit")(torch.randn(1, 3, 64, 70))
+
+
+def test_an_unknown_model_lists_the_nearest() -> None:
+    with pytest.raises(UnknownName, match=r"vit_base_patch16_224"):
+        create_model("vit_bas_patch16_224")

@@ -1,0 +1,113 @@
+"""The worked example of the decks: what should "goat" be, in a sentence on sheep and in one on Messi?
+
+Queries, keys and values are the embeddings themselves, so the projections are set to the identity. The deck rounds
+its square root to 1.41 and computes on from printed numbers, hence a tolerance of a few hundredths on the scores and
+of one hundredth on what follows.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from vitrail.nn.attention.full import Attention, CrossAttention
+from vitrail.tokens import Layout, Tokens
+
+SHEEP = {"the": [1, 1], "sheep": [4, 0], "and": [0, 0], "goat": [2.5, 2.5], "grazing": [5, 0]}
+MESSI = {"Messi": [0, 5], "is": [1, 1], "goat": [2.5, 2.5], "not": [0, 0], "Ronaldo": [0, 4]}
+SENTENCE = ["Messi", "is", "the", "goat", ",", "not", "Ronaldo"]
+EMBEDDINGS = [[6, 2], [1, 1], [1, 1], [5, 3], [0, 0], [1, 0], [4, 2]]
+
+
+def tokens(rows: list[list[float]]) -> Tokens:
+    return Tokens(torch.tensor([rows], dtype=torch.float32), Layout((len(rows),)))
+
+
+def identity(module: torch.nn.Module) -> torch.nn.Module:
+    with torch.no_grad():
+        for layer in module.children():
+            if isinstance(layer, torch.nn.Linear):
+                layer.weight.copy_(torch.eye(2).repeat(layer.out_features // 2, 1))
+                if layer.bias is not None:
+                    layer.bias.zero_()
+    return module.eval()
+
+
+def ask(sentence: dict[str, list[float]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Scaled scores, weights and output for the query "goat" in a sentence."""
+    cross = identity(CrossAttention(width=2, heads=1))
+    goat, words = tokens([sentence["goat"]]), tokens(list(sentence.values()))
+    q, k, _ = cross.split(goat, words)
+    scores = (q @ k.transpose(-2, -1))[0, 0, 0]
+    return scores, cross.weights(goat, words)[0, 0, 0], cross(goat, words)[0, 0]
+
+
+@torch.no_grad()
+def test_goat_among_sheep() -> None:
+    scores, weights, output = ask(SHEEP)
+    assert scores.tolist() == [5, 10, 0, 12.5, 12.5]
+    assert (scores / 2**0.5).tolist() == pytest.approx([3.55, 7.08, 0, 8.85, 8.85], abs=0.015)
+    assert weights.tolist() == pytest.approx([0.00, 0.08, 0.00, 0.46, 0.46], abs=0.005)
+    assert output.tolist() == pytest.approx([3.77, 1.15], abs=0.01)
+
+
+@torch.no_grad()
+def test_goat_with_messi() -> None:
+    """The deck prints weights 0.43 and 0.14 here, which its own scores do not give.
+
+    The scores are those of the first sentence in another order, so the weights must be too: 0.46, 0.46 and 0.08. The
+    deck's output [1.08, 3.79] follows from its wrong weights; the right one is the mirror image of the first sentence's.
+    """
+    scores, weights, output = ask(MESSI)
+    assert scores.tolist() == [12.5, 5, 12.5, 0, 10]
+    assert (scores / 2**0.5).tolist() == pytest.approx([8.85, 3.55, 8.85, 0, 7.08], abs=0.015)
+    assert weights.tolist() == pytest.approx([0.46, 0.00, 0.46, 0.00, 0.08], abs=0.005)
+    first = ask(SHEEP)
+    assert sorted(weights.tolist()) == pytest.approx(sorted(first[1].tolist()))
+    assert output.tolist() == pytest.approx(first[2].flip(0).tolist())
+    printed = torch.tensor([0.43, 0, 0.43, 0, 0.14])
+    assert (printed @ tokens(list(MESSI.values())).x[0]).tolist() == pytest.approx([1.08, 3.79], abs=0.0051)
+    assert output.tolist() == pytest.approx([1.08, 3.79], abs=0.08)
+
+
+@torch.no_grad()
+def test_self_attention_table() -> None:
+    """The seven-by-seven table; in its last row the deck prints Messi's 0.80 under Ronaldo.
+
+    Ronaldo's query [4, 2] meets Messi's key [6, 2] with 28 and its own with 20: a word need not look at itself most.
+    """
+    attention = identity(Attention(width=2, heads=1))
+    sentence = tokens(EMBEDDINGS)
+    q, k, v = attention.split(sentence)
+    scores = (q @ k.transpose(-2, -1) / 2**0.5)[0, 0]
+    assert scores[0].tolist() == pytest.approx([28.37, 5.67, 5.67, 25.53, 0, 4.25, 19.86], abs=0.1)
+    weights = attention.weights(sentence)[0, 0]
+    printed = torch.tensor(
+        [
+            [0.94, 0.0, 0.0, 0.06, 0.0, 0.0, 0.0],
+            [0.44, 0.01, 0.01, 0.44, 0.0, 0.0, 0.11],
+            [0.44, 0.01, 0.01, 0.44, 0.0, 0.0, 0.11],
+            [0.8, 0.0, 0.0, 0.2, 0.0, 0.0, 0.0],
+            [0.14, 0.14, 0.14, 0.14, 0.14, 0.14, 0.14],
+            [0.54, 0.02, 0.02, 0.27, 0.01, 0.02, 0.13],
+            [0.0, 0.0, 0.0, 0.2, 0.0, 0.0, 0.8],
+        ]
+    )
+    wrong = {("Ronaldo", "Messi"), ("Ronaldo", "Ronaldo")}
+    differing = {
+        (SENTENCE[row], SENTENCE[column]) for row, column in ((weights - printed).abs() > 0.0051).nonzero().tolist()
+    }
+    assert differing == wrong
+    assert weights[6, 0].item() == pytest.approx(0.80, abs=0.005)
+    assert weights[6, 6].item() == pytest.approx(0.00, abs=0.005)
+    assert attention(sentence)[0] == pytest.approx(weights @ v[0, 0], abs=1e-5)
+
+
+def test_causal_mask_of_the_decks() -> None:
+    """Equal scores under the lower triangle: each row is one over the number of words so far."""
+    attention = Attention(width=2, heads=1, causal=True)
+    with torch.no_grad():
+        attention.qkv.weight.zero_()
+        attention.qkv.bias.zero_()
+        weights = attention.weights(Tokens(torch.randn(1, 8, 2), Layout((8,))))[0, 0]
+    assert weights == pytest.approx(torch.ones(8, 8).tril() / torch.arange(1, 9)[:, None])
