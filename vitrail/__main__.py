@@ -48,7 +48,7 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
-    except Exception:
+    except Exception:  # noqa: BLE001 - the last resort, which tells whose fault it is
         traceback.print_exc()
         print("This is a fault of Vitrail's, not yours. Please report it with the lines above.", file=sys.stderr)
         sys.exit(1)

@@ -18,8 +18,10 @@ from vitrail.tokens import Layout, cut
 
 ChannelRule = Literal["sum", "mean"]
 # Sides of square pictures that models are trained on; a table's grid is looked up here, never guessed from a root.
-COMMON_SIDES = (28, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256, 288, 320, 336, 352, 378, 384)
-COMMON_SIDES += (392, 416, 448, 480, 512, 518, 560, 576, 640, 672, 768, 896, 1024)
+COMMON_SIDES = (
+    *(28, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256, 288, 320, 336, 352, 378, 384),
+    *(392, 416, 448, 480, 512, 518, 560, 576, 640, 672, 768, 896, 1024),
+)
 
 
 def adapt_channels(weight: Tensor, channels: int, rule: ChannelRule) -> Tensor:
@@ -46,9 +48,10 @@ def table_grid(num_rows: int, table: Layout, cell: tuple[int, ...], told: tuple[
     fitting = {grid for grid in [*squares, table.grid] if math.prod(grid) + table.prefix == num_rows}
     if len(fitting) == 1:
         return fitting.pop()
+    candidates = " or ".join(map(_by, sorted(fitting))) or "no common grid"
     raise WeightsError(
         "the grid of the file's position table cannot be told from its length.",
-        got=f"{num_rows} rows, {table.prefix} of them for prefix tokens: {' or '.join(map(_by, sorted(fitting))) or 'no common grid'}.",
+        got=f"{num_rows} rows, {table.prefix} of them for prefix tokens: {candidates}.",
         hint="weights_grid=(rows, columns).",
     )
 
@@ -97,14 +100,17 @@ def check_fit(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], name: s
     differing = [key for key in shared if state[key].shape != wanted[key].shape]
     if not (missing or surplus or differing):
         return
-    parts = [f"{len(found)} {kind} ({found[0]})" for kind, found in (("missing", missing), ("unexpected", surplus)) if found]
+    parts = [
+        f"{len(keys)} {kind} ({keys[0]})" for kind, keys in (("missing", missing), ("unexpected", surplus)) if keys
+    ]
     if differing:
-        key = differing[0]
-        parts.append(
-            f"{len(differing)} of another shape ({key}: {_by(tuple(state[key].shape))}, not {_by(tuple(wanted[key].shape))})"
-        )
+        first = differing[0]
+        shapes = f"{_by(tuple(state[first].shape))}, not {_by(tuple(wanted[first].shape))}"
+        parts.append(f"{len(differing)} of another shape ({first}: {shapes})")
     raise WeightsError(
-        f"these weights are not those of {name}.", got=f"tensors: {', '.join(parts)}.", hint="the name of their own model."
+        f"these weights are not those of {name}.",
+        got=f"tensors: {', '.join(parts)}.",
+        hint="the name of their own model.",
     )
 
 

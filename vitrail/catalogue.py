@@ -41,8 +41,10 @@ class Entry(NamedTuple):
 
 
 def list_models(pattern: str = "") -> list[str]:
-    """The names of the catalogue that contain `pattern`; a name beyond the list, such as
-    `vit_small_patch4_32`, works too, if it follows the same grammar."""
+    """The names of the catalogue that contain `pattern`.
+
+    A name beyond the list, such as `vit_small_patch4_32`, works too, if it follows the same grammar.
+    """
     return sorted(name for name in _checkpoints() if pattern.lower() in name)
 
 
@@ -81,7 +83,7 @@ def _pages() -> dict[str, dict[str, Any]]:
 
 
 def canonical(name: str) -> str:
-    """timm's name behind the other names that people use: `ViT-B/16`, `B_16`, `vit_b_16`, `google/vit-base-patch16-224`."""
+    """timm's name behind the others that people use: `ViT-B/16`, `B_16`, `vit_b_16`, `google/vit-base-patch16-224`."""
     plain = name.strip().rpartition("/")[2] if re.match(r"[\w.-]+/[a-zA-Z]", name.strip()) else name.strip()
     plain = plain.lower().replace("-", "_").partition(".")[0]
     if re.fullmatch(r"resnetv2_\d+x\d(_bitm?)?", plain):
@@ -90,7 +92,8 @@ def canonical(name: str) -> str:
         depth, factor = (part for part in bit.groups() if part)
         return f"resnetv2_{depth}x{factor}_bit"
     short = re.fullmatch(
-        r"(?:r(?P<resnet>\d*)\+)?(?:vit_|deit_)?(?P<size>ti|s|b|l|h|gg|g)[_/](?P<patch>\d+)(?:[_@](?P<image>\d+))?", plain
+        r"(?:r(?P<resnet>\d*)\+)?(?:vit_|deit_)?(?P<size>ti|s|b|l|h|gg|g)[_/](?P<patch>\d+)(?:[_@](?P<image>\d+))?",
+        plain,
     )
     if short is None:
         return plain
@@ -202,6 +205,5 @@ def _follow(spec: Any, loaded: Weights, fields: dict[str, Any]) -> tuple[Any, di
     for field, value in loaded.facts.items():
         if field in type(spec).model_fields and field not in fields and getattr(spec, field) != value:
             follow[field] = value
-            changes.append(f"{field}={value}, as in the config.json beside the file")
+            changes.append(f"{field}={value}, as in the file or the config.json beside it")
     return spec.override(follow) if follow else spec, state, changes
-

@@ -42,7 +42,7 @@ def print_table(titles: list[str], rows: list[list[str]]) -> None:
 
 @contextmanager
 def progress_bar(label: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A function to be told (done, of how many): a bar with the time left on a terminal, a line now and then elsewhere."""
+    """A function to be told (done, of how many): a bar with the time left on a terminal, else a line now and then."""
     if quiet:
         yield None
     elif sys.stderr.isatty():

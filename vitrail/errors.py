@@ -23,7 +23,7 @@ class SpecError(VitrailError):
     """A field of a specification is unknown, of the wrong type or at odds with another."""
 
 
-class UnknownName(VitrailError):
+class UnknownNameError(VitrailError):
     """A name that no registry folder, catalogue or label table knows."""
 
 
@@ -39,10 +39,10 @@ class ShapeError(VitrailError):
     """A tensor does not have the shape that the model was built for."""
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str], *, more: str = "") -> UnknownName:
+def unknown_name(kind: str, name: str, known: Iterable[str], *, more: str = "") -> UnknownNameError:
     """The error for a name that is not there, with the nearest names that are."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     offered = ", ".join(near or names[:8])
     hint = f"{offered}." + (f" {more}" if more else "")
-    return UnknownName(f"no {kind} has this name.", got=f"{name!r}.", hint=hint)
+    return UnknownNameError(f"no {kind} has this name.", got=f"{name!r}.", hint=hint)

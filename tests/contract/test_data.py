@@ -15,7 +15,7 @@ from vitrail.data.decode import open_image
 from vitrail.data.labels import bind, imagenet_classes
 from vitrail.data.source.folder import list_samples
 from vitrail.data.transform import Preprocess
-from vitrail.errors import DataError, UnknownName
+from vitrail.errors import DataError, UnknownNameError
 from vitrail.verbs.evaluate import calibration_error, wilson_interval
 
 
@@ -65,7 +65,10 @@ def test_the_kind_is_told_by_content(tmp_path: Path) -> None:
     [
         (lambda path: path.write_bytes(b""), "no picture that Vitrail reads"),
         (lambda path: path.write_text("hello"), "no picture that Vitrail reads"),
-        (lambda path: Image.effect_noise((64, 64), 9).save(path) or path.write_bytes(path.read_bytes()[:300]), "cut short"),
+        (
+            lambda path: Image.effect_noise((64, 64), 9).save(path) or path.write_bytes(path.read_bytes()[:300]),
+            "cut short",
+        ),
         (lambda path: Image.new("1", (20000, 10)).save(path), "too large"),
         (lambda path: Image.new("1", (8000, 8000)).save(path), "too large"),
         (lambda path: Image.new("1", (14000, 14000)).save(path), "too large"),
@@ -100,7 +103,7 @@ def test_imagenet_folders_bind_by_index_id_and_name() -> None:
     assert bound == {"007": 7, "n01440764": 0, "great_white_shark": 2, "Siberian Husky": 250, "hen-of-the-woods": 996}
     assert len({each.wnid for each in imagenet_classes()}) == 1000
     assert bind([each.name for each in imagenet_classes()], 1000) == {
-        each.name: each.index for each in imagenet_classes()
+        each.name: each.number for each in imagenet_classes()
     }
 
 
@@ -108,7 +111,7 @@ def test_imagenet_folders_bind_by_index_id_and_name() -> None:
     ("folders", "num_classes", "error", "message"),
     [
         (["crane"], 1000, DataError, r"ambiguous(.|\n)*n02012849 \(crane \(bird\)\), n03126707"),
-        (["tnch"], 1000, UnknownName, r"tench"),
+        (["tnch"], 1000, UnknownNameError, r"tench"),
         (["0", "n01440764"], 1000, DataError, r"two folders mean the same class"),
         (["1000"], 1000, DataError, r"no class index"),
         (["cat"], 37, DataError, r"carries no labels"),
@@ -173,7 +176,11 @@ def test_evaluate_counts_right(small: tuple[Path, Path]) -> None:
     weights, data = small
     seen: list[tuple[int, int]] = []
     result = evaluate(
-        "vit_mu_patch16_224", data, weights=weights, batch_size=3, progress=lambda done, total: seen.append((done, total))
+        "vit_mu_patch16_224",
+        data,
+        weights=weights,
+        batch_size=3,
+        progress=lambda done, total: seen.append((done, total)),
     )
     assert result.n == 7
     assert result.top1 == pytest.approx(6 / 7)

@@ -1,4 +1,4 @@
-"""Every architecture: three named steps, an honest layout, a cost that is counted right, a head that can be replaced."""
+"""Every architecture: three named steps, an honest layout, a cost counted right, a head that can be replaced."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.conftest import fill
 from vitrail import create_model, list_models, plug
 from vitrail.catalogue import build, canonical, describe, family_of, hollow, preprocess_named, spec_named
-from vitrail.errors import ShapeError, SpecError, UnknownName
+from vitrail.errors import ShapeError, SpecError, UnknownNameError
 from vitrail.tokens import Layout, Tokens
 
 # A small model of each kind; the numbers of prefix tokens are the classic places for mistakes.
@@ -160,7 +160,9 @@ def test_masked_tokens_take_no_part_in_the_mean() -> None:
     mask = torch.arange(16)[None].expand(2, 16) < 10
     with torch.no_grad():
         short = Tokens(tokens.x[:, :10], Layout((10,)))
-        assert torch.allclose(model.pool(model.encode(tokens._replace(mask=mask))), model.pool(model.encode(short)), atol=1e-5)
+        assert torch.allclose(
+            model.pool(model.encode(tokens._replace(mask=mask))), model.pool(model.encode(short)), atol=1e-5
+        )
 
 
 def test_drop_path_and_dropout_act_in_training_only() -> None:
@@ -260,9 +262,12 @@ def test_so400m_by_specification_alone() -> None:
     ],
 )
 def test_bad_specifications(fields: dict[str, Any], words: list[str]) -> None:
-    with pytest.raises((SpecError, ShapeError, UnknownName)) as caught:
+    def build_and_run() -> None:
         model = create_model("vit_mu_patch16_224", **fields)
         model(image_for(model))
+
+    with pytest.raises((SpecError, ShapeError, UnknownNameError)) as caught:
+        build_and_run()
     for word in words:
         assert word in str(caught.value)
 
@@ -280,5 +285,5 @@ def test_a_picture_that_the_patch_does_not_divide() -> None:
 
 
 def test_an_unknown_model_lists_the_nearest() -> None:
-    with pytest.raises(UnknownName, match=r"vit_base_patch16_224"):
+    with pytest.raises(UnknownNameError, match=r"vit_base_patch16_224"):
         create_model("vit_bas_patch16_224")

@@ -38,7 +38,7 @@ def mlp(z, w, name):
 
 
 def patches(image, side):
-    channels, rows, columns = image.shape
+    _, rows, columns = image.shape
     cut = [
         image[:, y : y + side, x : x + side].reshape(-1) for y in range(0, rows, side) for x in range(0, columns, side)
     ]
@@ -87,7 +87,9 @@ def test_sine_cosine_2d_knows_rows_from_columns() -> None:
     assert table[2, 3, 8].item() == pytest.approx(math.sin(2))
 
 
-@pytest.mark.parametrize(("old", "new"), [((14, 14), (24, 24)), ((14, 14), (10, 18)), ((7, 5), (3, 11)), ((4, 4), (4, 4))])
+@pytest.mark.parametrize(
+    ("old", "new"), [((14, 14), (24, 24)), ((14, 14), (10, 18)), ((7, 5), (3, 11)), ((4, 4), (4, 4))]
+)
 def test_zoom_is_ndimage_zoom(old: tuple[int, int], new: tuple[int, int]) -> None:
     from scipy.ndimage import zoom
 
@@ -103,4 +105,6 @@ def test_zoom_is_ndimage_zoom(old: tuple[int, int], new: tuple[int, int]) -> Non
 def test_the_two_resize_rules_differ() -> None:
     table = torch.randn(1, 17, 8)
     old, new = Layout((4, 4), 1), Layout((7, 6), 1)
-    assert not torch.allclose(resize_table(table, old, new, "zoom"), resize_table(table, old, new, "bicubic"), atol=1e-2)
+    assert not torch.allclose(
+        resize_table(table, old, new, "zoom"), resize_table(table, old, new, "bicubic"), atol=1e-2
+    )

@@ -56,7 +56,7 @@ def test_goat_with_messi() -> None:
     """The deck prints weights 0.43 and 0.14 here, which its own scores do not give.
 
     The scores are those of the first sentence in another order, so the weights must be too: 0.46, 0.46 and 0.08. The
-    deck's output [1.08, 3.79] follows from its wrong weights; the right one is the mirror image of the first sentence's.
+    deck's output [1.08, 3.79] follows from its wrong weights; the right one mirrors that of the first sentence.
     """
     scores, weights, output = ask(MESSI)
     assert scores.tolist() == [12.5, 5, 12.5, 0, 10]

@@ -43,7 +43,9 @@ def test_evaluate(pictures: Path, deit_tiny: Path, data_dir: Path) -> None:
     paths = [Path(path) for path, _ in result["predictions"]]
     theirs: list[int] = []
     for start in range(0, len(paths), NUM_WORKERS_BATCH):
-        batch = torch.stack([transform(Image.open(path).convert("RGB")) for path in paths[start : start + NUM_WORKERS_BATCH]])
+        batch = torch.stack(
+            [transform(Image.open(path).convert("RGB")) for path in paths[start : start + NUM_WORKERS_BATCH]]
+        )
         with torch.inference_mode():
             theirs += model(batch).argmax(1).tolist()
     ours = [label for _, label in result["predictions"]]

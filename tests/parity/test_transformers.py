@@ -53,7 +53,7 @@ def test_old_norm_epsilon_is_followed(dtype: torch.dtype, tmp_path: Path) -> Non
     save_weights(fill(create_model("vit_tiny_patch16_224", **fields)), tmp_path / "old", to="hf")
     ours = create_model("vit_tiny_patch16_224", weights=tmp_path / "old", depth=2)
     assert ours.spec.norm_eps == 1e-12
-    assert "norm_eps=1e-12, as in the config.json beside the file" in ours.changes
+    assert "norm_eps=1e-12, as in the file or the config.json beside it" in ours.changes
     theirs = _theirs(tmp_path / "old")
     assert_parity(
         ours, theirs, torch.randn(1, 3, 224, 224), format_name="hf", dtype=dtype, output=lambda result: result.logits
@@ -82,3 +82,19 @@ def test_bit(size: tuple[int, int], dtype: torch.dtype, tmp_path: Path) -> None:
     ours, theirs = _pair("resnetv2_50x1_bit", size, tmp_path)
     image = torch.randn(1, 3, *size)
     assert_parity(ours, theirs, image, format_name="hf", dtype=dtype, output=lambda result: result.logits)
+
+
+@DTYPES
+def test_dinov2_without_registers(dtype: torch.dtype, tmp_path: Path) -> None:
+    ours, theirs = _pair("vit_small_patch14_dinov2", (224, 224), tmp_path, depth=2)
+    image = torch.randn(2, 3, 224, 224)
+    assert_parity(ours, theirs, image, format_name="hf", dtype=dtype, output=lambda result: result.pooler_output)
+
+
+def test_a_folder_of_theirs_with_registers_opens_by_name(tmp_path: Path) -> None:
+    """transformers gives the class token a position and the registers none; timm's names alone do not say so."""
+    model = fill(create_model("vit_small_patch14_reg4_dinov2", position_prefix=1))
+    save_weights(model, tmp_path / "theirs", to="hf")
+    loaded = create_model("vit_small_patch14_reg4_dinov2", weights=tmp_path / "theirs")
+    assert loaded.spec == model.spec
+    assert all(torch.equal(a, b) for a, b in zip(loaded.parameters(), model.parameters(), strict=True))

@@ -47,7 +47,9 @@ def test_resizing_a_table(old: tuple[int, int], new: tuple[int, int], prefix: in
         assert torch.equal(resized, table)
     # A table that is the same everywhere stays so.
     flat = torch.ones(1, prefix + math.prod(old), 4)
-    assert torch.allclose(resize_table(flat, Layout(old, prefix), Layout(new, prefix), rule), torch.ones(1, 1, 4), atol=1e-5)
+    assert torch.allclose(
+        resize_table(flat, Layout(old, prefix), Layout(new, prefix), rule), torch.ones(1, 1, 4), atol=1e-5
+    )
 
 
 def test_a_table_of_another_length_is_refused() -> None:

@@ -12,7 +12,7 @@ from vitrail.console import JsonFlag, QuietFlag, print_json, print_table
 def command(
     pattern: Annotated[str, typer.Argument(metavar="[FILTER]", help="A part of a name, or a whole one.")] = "",
     as_json: JsonFlag = False,
-    quiet: QuietFlag = False,
+    quiet: QuietFlag = False,  # noqa: ARG001 - every verb takes it, and this one has no remarks
 ) -> None:
     """The catalogue: every model with its parameters, cost, tokens and known checkpoints."""
     from vitrail.verbs.models import models

@@ -17,7 +17,7 @@ NUM_IMAGENET = 1000
 class ImageNetClass(NamedTuple):
     """One class of ImageNet-1k."""
 
-    index: int
+    number: int
     wnid: str
     name: str
     others: tuple[str, ...]
@@ -29,8 +29,8 @@ def imagenet_classes() -> tuple[ImageNetClass, ...]:
     lines = files("vitrail.data").joinpath("imagenet_classes.tsv").read_text(encoding="utf-8").splitlines()[1:]
     rows = (line.split("\t") for line in lines)
     return tuple(
-        ImageNetClass(index, wnid, name, tuple(filter(None, others.split("; "))))
-        for index, (wnid, name, others) in enumerate(rows)
+        ImageNetClass(number, wnid, name, tuple(filter(None, others.split("; "))))
+        for number, (wnid, name, others) in enumerate(rows)
     )
 
 
@@ -46,7 +46,9 @@ def bind(folders: Iterable[str], num_classes: int) -> dict[str, int]:
     for index, same in meant.items():
         if len(same) > 1:
             raise DataError(
-                "two folders mean the same class.", got=f"{', '.join(map(repr, same))} for class {index}.", hint="merge them."
+                "two folders mean the same class.",
+                got=f"{', '.join(map(repr, same))} for class {index}.",
+                hint="merge them.",
             )
     return bound
 
@@ -65,10 +67,12 @@ def _index(folder: str, num_classes: int) -> int:
     for table in _tables():
         found = table.get(_plain(folder), ())
         if len(found) == 1:
-            return found[0].index
+            return found[0].number
         if found:
             meanings = ", ".join(f"{each.wnid} ({each.name})" for each in found)
-            raise DataError(f"the class name {folder!r} is ambiguous.", got=f"{meanings}.", hint="the WordNet id as name.")
+            raise DataError(
+                f"the class name {folder!r} is ambiguous.", got=f"{meanings}.", hint="the WordNet id as name."
+            )
     raise unknown_name("ImageNet class", folder, (each.name for each in imagenet_classes()))
 
 

@@ -62,7 +62,7 @@ class Head(nn.Module):
         self.fc = nn.Conv2d(width, num_classes, 1) if num_classes else nn.Identity()
 
     def forward(self, pooled: Float[Tensor, "B D"]) -> Float[Tensor, "B K"]:
-        return self.fc(pooled[:, :, None, None]).flatten(1)  # type: ignore[no-any-return]
+        return self.fc(pooled[:, :, None, None]).flatten(1)
 
 
 class BigTransfer(nn.Module):
@@ -120,7 +120,7 @@ class BigTransfer(nn.Module):
 
     def classify(self, tokens: Tokens) -> Float[Tensor, "B K"]:
         """The logits."""
-        return self.head(self.pool(tokens))  # type: ignore[no-any-return]
+        return self.head(self.pool(tokens))
 
     def forward(self, image: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B K"]:
         return self.classify(self.encode(self.tokenize(image)))

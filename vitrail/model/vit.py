@@ -207,7 +207,7 @@ class VisionTransformer(nn.Module):
             pooled = mean_of_cells(tokens)
         else:
             pooled = tokens.x[:, 0]
-        return self.fc_norm(pooled)  # type: ignore[no-any-return]
+        return self.fc_norm(pooled)
 
     def classify_each(self, tokens: Tokens) -> tuple[Float[Tensor, "B K"], ...]:
         """The logits of each head: the class token's, and the distillation token's where there is one."""
@@ -227,7 +227,7 @@ class VisionTransformer(nn.Module):
         spec, layout = self.spec, self.spec.layout
         total: int = self.patch_embed.flops(spec.image_size)
         for block in self.blocks:
-            total += 2 * layout.num_tokens * _matrix_size(block) + block.attn.mixing_flops(layout)  # type: ignore
+            total += 2 * layout.num_tokens * _matrix_size(block) + block.attn.mixing_flops(layout)  # type: ignore[union-attr,operator]
         if self.attn_pool is not None:
             # One query: its projections and MLP act on one token, keys and values on all of them.
             keys = self.attn_pool.kv.weight.numel()
@@ -288,7 +288,9 @@ def spec_named(name: str) -> Spec | None:
         return None
     width, depth, heads, hidden = SIZES[match["size"]]
     fields: dict[str, Any] = {"width": width, "depth": depth, "heads": heads, "hidden": hidden}
-    fields["stem"] = HYBRIDS[match["hybrid"]] if match["hybrid"] else {"name": "patch", "patch": [int(match["patch"])] * 2}
+    fields["stem"] = (
+        HYBRIDS[match["hybrid"]] if match["hybrid"] else {"name": "patch", "patch": [int(match["patch"])] * 2}
+    )
     fields["distilled"] = match["distilled"] is not None
     fields.update(VARIANTS[match["variant"]])
     if match["registers"]:

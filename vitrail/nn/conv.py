@@ -109,7 +109,7 @@ class Stage(nn.Module):
         self.blocks = nn.Sequential(first, *rest)
 
     def forward(self, x: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B D Y2 X2"]:
-        return self.blocks(x)  # type: ignore[no-any-return]
+        return self.blocks(x)
 
 
 def build_stages(unit: type[PreActBottleneck | Bottleneck], layers: tuple[int, ...], *, factor: int) -> nn.Sequential:

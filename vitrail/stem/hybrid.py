@@ -54,7 +54,7 @@ class Backbone(nn.Module):
         self.stages = build_stages(Bottleneck, layers, factor=1)
 
     def forward(self, image: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B D Y2 X2"]:
-        return self.stages(self.stem(image))  # type: ignore[no-any-return]
+        return self.stages(self.stem(image))
 
 
 class Stem(nn.Module):

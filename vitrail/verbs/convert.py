@@ -13,6 +13,13 @@ from vitrail.weights import safe
 from vitrail.weights.rules import State
 from vitrail.weights.source import Weights, find_file, format_named, load_weights
 
+FIRST_WEIGHTS = (  # the one that is there and stands first meets the input channels
+    "patch_embed.backbone.stem.conv.weight",
+    "patch_embed.backbone.conv.weight",
+    "stem.conv.weight",
+    "patch_embed.proj.weight",
+)
+
 
 class Conversion(NamedTuple):
     """What was converted, from what to what, and the files written."""
@@ -31,11 +38,10 @@ def convert(source: str | Path, *, to: str, out: str | Path, model: str | None =
     it. `model` is needed only where the tensors' shapes do not tell which model of the catalogue they are.
     """
     loaded = load_weights(source)
-    name, spec = _match(loaded, model)
-    facts = {**spec.model_dump(mode="json"), **loaded.facts}
+    name, spec = _match(loaded, [model] if model else _candidates(str(source)))
     if Path(out).exists() and find_file(source).resolve() in (Path(out).resolve(), *Path(out).resolve().glob("*")):
         raise WeightsError("the result would lie over its source.", got=f"{out}.", hint="another --out.")
-    files = _write(loaded.state, facts, name, to, Path(out))
+    files = _write(loaded.state, spec.model_dump(mode="json"), name, to, Path(out))
     return Conversion(name, loaded.format, to, len(loaded.state), files)
 
 
@@ -56,41 +62,45 @@ def _write(state: State, facts: dict[str, Any], name: str, to: str, out: Path) -
     if as_folder:
         out.mkdir(parents=True, exist_ok=True)
     safe.write_tensors(foreign, path)
-    config = form.config(facts, name) if as_folder else None
-    if config is None:
+    if not as_folder or not hasattr(form, "config"):
         return (path,)
+    config = form.config(facts, name)
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     return (path, out / "config.json")
 
 
-def _match(loaded: Weights, model: str | None) -> tuple[str, Any]:
-    """The model that these tensors belong to: the one named, or the first of the catalogue whose shapes they have."""
-    for name in [model] if model else catalogue.list_models():
-        spec = _with_heads(catalogue.spec_named(name), loaded.state)
-        if spec is None:
-            continue
+def _candidates(source: str) -> list[str]:
+    """The catalogue; a DeiT has the shapes of a ViT, so names in the path come first, and then ViT before DeiT."""
+    return sorted(catalogue.list_models(), key=lambda name: (name not in source, name.startswith("deit")))
+
+
+def _match(loaded: Weights, names: list[str]) -> tuple[str, Any]:
+    """The first of these models whose shapes the tensors have."""
+    shapes = {key: tensor.shape for key, tensor in loaded.state.items()}
+    for name in names:
+        spec = catalogue.spec_named(name)
+        spec = spec.override(
+            {field: value for field, value in _told(loaded).items() if field in type(spec).model_fields}
+        )
         with catalogue.hollow():
             wanted = catalogue.build(spec).state_dict()
-        if {key: tensor.shape for key, tensor in wanted.items()} == {k: t.shape for k, t in loaded.state.items()}:
+        if {key: tensor.shape for key, tensor in wanted.items()} == shapes:
             return catalogue.canonical(name), spec
-        if model:
-            check_fit(loaded.state, wanted, model)
-    width = next((tensor.shape[-1] for key, tensor in loaded.state.items() if key == "pos_embed"), "unknown")
+        if len(names) == 1:
+            check_fit(loaded.state, wanted, name)
     raise WeightsError(
         "no model of the catalogue has tensors of these shapes.",
-        got=f"{len(loaded.state)} tensors, width {width}.",
-        hint="--model NAME, where a name such as vit_tiny_patch8_64 need not be in the catalogue.",
+        got=f"{len(shapes)} tensors.",
+        hint="--model NAME; a name such as vit_tiny_patch8_64 need not be in the catalogue.",
     )
 
 
-def _with_heads(spec: Any, state: State) -> Any:
-    """The specification with the file's channels, classes and pre_logits, or None if it is another architecture."""
+def _told(loaded: Weights) -> dict[str, Any]:
+    """The fields of a specification that the tensors themselves tell."""
+    state = loaded.state
     head = state.get("head.weight", state.get("head.fc.weight"))
-    fields: dict[str, Any] = {"num_classes": 0 if head is None else head.shape[0]}
+    fields = {**loaded.facts, "num_classes": 0 if head is None else head.shape[0]}
     if "pre_logits.fc.weight" in state:
-        if not hasattr(spec, "pre_logits"):
-            return None
         fields["pre_logits"] = state["pre_logits.fc.weight"].shape[0]
-    if hasattr(spec, "width") and "cls_token" in state and state["cls_token"].shape[-1] != spec.width:
-        return None
-    return spec.override(fields)
+    first = next((state[key] for key in FIRST_WEIGHTS if key in state), None)
+    return fields if first is None else {**fields, "channels": first.shape[1]}

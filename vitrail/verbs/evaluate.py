@@ -130,7 +130,9 @@ def _read_real(path: Path, samples: Sequence[Sample]) -> list[set[int]]:
         table: Any = json.loads(path.read_text(encoding="utf-8"))
         labels = [set(row) for row in table]
     except (OSError, ValueError, TypeError) as error:
-        raise DataError(f"{path} holds no ReaL labels.", got=f"{error}.", hint="real.json of the ReaL labels.") from None
+        raise DataError(
+            f"{path} holds no ReaL labels.", got=f"{error}.", hint="real.json of the ReaL labels."
+        ) from None
     chosen = []
     for sample in samples:
         number = sample.path.stem.rpartition("_")[2]

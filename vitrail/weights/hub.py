@@ -13,7 +13,12 @@ FILES = ("model.safetensors", "pytorch_model.bin")
 def fetch(name: str) -> Path:
     """The weight file of `ORGANISATION/NAME`, or of `NAME.TAG` among timm's; its config.json lands beside it."""
     from huggingface_hub import constants, hf_hub_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RemoteEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RemoteEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
 
     repository = name if "/" in name else f"timm/{name}"
     try:
@@ -25,10 +30,14 @@ def fetch(name: str) -> Path:
             hf_hub_download(repository, "config.json")
         return Path(path)
     except RemoteEntryNotFoundError:
-        raise WeightsError(f"{repository} has no weights that Vitrail reads.", got=f"no {' and no '.join(FILES)}.") from None
+        raise WeightsError(
+            f"{repository} has no weights that Vitrail reads.", got=f"no {' and no '.join(FILES)}."
+        ) from None
     except (RepositoryNotFoundError, HFValidationError) as error:
         reason = " ".join(str(error).split())[:160]
-        raise WeightsError(f"the hub has no weights called {name!r}.", got=f"{reason}.", hint="vitrail models.") from None
+        raise WeightsError(
+            f"the hub has no weights called {name!r}.", got=f"{reason}.", hint="vitrail models."
+        ) from None
     except (OSError, ValueError) as error:  # no network, no route, a cache that lacks it, a server that fails
         raise WeightsError(
             f"{repository} is not in the local cache, and the hub cannot be reached.",

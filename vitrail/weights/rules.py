@@ -47,8 +47,8 @@ TRANSPOSED = Form(lambda tensors: [t.T for t in tensors], lambda tensors, _: [t.
 
 def rule(native: str | Sequence[str], foreign: str | Sequence[str], form: Form = SAME) -> Rule:
     """A rule from single patterns or lists of them."""
-    as_tuple = lambda patterns: (patterns,) if isinstance(patterns, str) else tuple(patterns)  # noqa: E731
-    return Rule(as_tuple(native), as_tuple(foreign), form)
+    ours, theirs = ((each,) if isinstance(each, str) else tuple(each) for each in (native, foreign))
+    return Rule(ours, theirs, form)
 
 
 def layer(native: str, foreign: str | Sequence[str], form: Form = SAME) -> list[Rule]:

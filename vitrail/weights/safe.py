@@ -27,7 +27,12 @@ MAX_INFLATION = 100  # times that an npz may grow when it is unpacked, past the 
 SMALL = 16 * 2**20  # bytes
 NESTED = ("state_dict", "model", "module")  # where training scripts put the weights
 KIND_OF_SUFFIX = {".safetensors": "safetensors", ".npz": "npz", ".pth": "torch", ".pt": "torch", ".bin": "torch"}
-FOLDER_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+FOLDER_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -101,7 +106,9 @@ def _kind(path: Path) -> str:
 
 def _damaged(path: Path, error: Exception) -> WeightsError:
     reason = " ".join(str(error).split())[:160].rstrip(".")
-    return WeightsError(f"{path.name} is damaged or cut short.", got=f"{reason or type(error).__name__}.", hint="a new copy.")
+    return WeightsError(
+        f"{path.name} is damaged or cut short.", got=f"{reason or type(error).__name__}.", hint="a new copy."
+    )
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -135,9 +142,9 @@ def _read_npz(path: Path) -> dict[str, Tensor]:
 def _read_npy(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Tensor:
     """One array, after its header has been held against the bytes that are there."""
     with archive.open(member) as file:
-        version = npy.read_magic(file)  # type: ignore[no-untyped-call]
+        version = npy.read_magic(file)
         header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, fortran, dtype = header(file)  # type: ignore[no-untyped-call]
+        shape, fortran, dtype = header(file)
         if dtype.hasobject:
             raise WeightsError(
                 f"{path.name} holds Python objects, which could run code.",
@@ -166,7 +173,9 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
             packed = [member.filename for member in archive.infolist() if member.compress_type != zipfile.ZIP_STORED]
         if packed:
             raise WeightsError(
-                f"{path.name} is compressed, which PyTorch never does.", got=f"{packed[0]!r} deflated.", hint="a new copy."
+                f"{path.name} is compressed, which PyTorch never does.",
+                got=f"{packed[0]!r} deflated.",
+                hint="a new copy.",
             )
         mapped = True
     try:
@@ -213,9 +222,17 @@ def _shards(index: Path) -> list[Path]:
     except (ValueError, KeyError, AttributeError, TypeError, OSError, RecursionError) as error:
         raise _damaged(index, error) from None
     for name in names:
-        if not isinstance(name, str) or Path(name).name != name or "\\" in name or "\0" in name or name in ("", ".", ".."):
+        if (
+            not isinstance(name, str)
+            or Path(name).name != name
+            or "\\" in name
+            or "\0" in name
+            or name in ("", ".", "..")
+        ):
             raise WeightsError(
-                f"{index.name} names a file outside its own folder.", got=f"{name!r}.", hint="an index with plain file names."
+                f"{index.name} names a file outside its own folder.",
+                got=f"{name!r}.",
+                hint="an index with plain file names.",
             )
         if not (index.parent / name).is_file():
             raise WeightsError(f"{index.name} names a file that is not there.", got=f"{name!r}.", hint="all shards.")
@@ -231,7 +248,9 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
         )
     if not path.parent.is_dir():
         raise WeightsError(f"there is no folder {path.parent}.", got=f"{path}.", hint="make it first.")
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix, delete=False) as file:
+    with tempfile.NamedTemporaryFile(
+        dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix, delete=False
+    ) as file:
         part = Path(file.name)
     try:
         if kind == "safetensors":

@@ -32,7 +32,11 @@ def load_weights(source: str | Path) -> Weights:
         form = format_named(name)
         if form.recognise(tensors.keys()):
             folder = path if path.is_dir() else path.parent
-            return Weights(form.read(tensors), name, form.facts_from(_config(folder / "config.json")))
+            # Only some formats say more than the tensors themselves do.
+            facts = (
+                form.facts_from(_config(folder / "config.json"), tensors.keys()) if hasattr(form, "facts_from") else {}
+            )
+            return Weights(form.read(tensors), name, facts)
     shown = ", ".join(sorted(tensors)[:3])
     raise WeightsError(
         f"{path.name} is in no format that Vitrail knows.",

@@ -31,9 +31,8 @@ def list_samples(root: Path) -> list[Sample]:
     for folder in sorted(_visible(root)):
         if not folder.is_dir():
             continue
-        for path in sorted(_visible(folder)):
-            if path.suffix.lower() in SUFFIXES and _is_plain(path, root):
-                samples.append(Sample(path, folder.name))
+        pictures = (path for path in sorted(_visible(folder)) if path.suffix.lower() in SUFFIXES)
+        samples += [Sample(path, folder.name) for path in pictures if _is_plain(path, root)]
     if not samples:
         raise DataError(
             f"{root} has no pictures in class folders.",

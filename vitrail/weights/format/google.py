@@ -6,7 +6,6 @@ Flax keeps kernels as [in, out] or [rows, columns, in, out], and attention kerne
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,13 +18,14 @@ SUFFIXES = (".npz",)
 PREFIXES = ("opt/target/", "params/")  # of training states saved whole
 
 CONV = Form(
-    lambda tensors: [t.permute(3, 2, 0, 1) for t in tensors], lambda tensors, _: [t.permute(2, 3, 1, 0) for t in tensors]
+    lambda tensors: [t.permute(3, 2, 0, 1) for t in tensors],
+    lambda tensors, _: [t.permute(2, 3, 1, 0) for t in tensors],
 )
 # Old hybrids keep their group norms as [1, 1, 1, C], newer ones as [C].
 VECTOR = Form(lambda tensors: [t.reshape(-1) for t in tensors], lambda tensors, _: tensors)
 HEADS_OUT = Form(  # [H, E, D] there, [D, H E] here
     lambda tensors: [t.flatten(0, 1).T for t in tensors],
-    lambda tensors, facts: [t.T.unflatten(0, (facts["heads"], -1)) for t in tensors],
+    lambda tensors, facts: [torch.unflatten(t.T, 0, (facts["heads"], -1)) for t in tensors],
 )
 
 
@@ -36,7 +36,7 @@ def heads_in(parts: int) -> Form:
         return [torch.cat([t.flatten(-2).T if t.ndim == 3 else t.flatten() for t in tensors])]
 
     def write(tensors: list[Tensor], facts: Facts) -> list[Tensor]:
-        return [t.movedim(0, -1).unflatten(-1, (facts["heads"], -1)) for t in tensors[0].chunk(parts)]
+        return [torch.unflatten(t.movedim(0, -1), -1, (facts["heads"], -1)) for t in tensors[0].chunk(parts)]
 
     return Form(read, write)
 
@@ -48,7 +48,10 @@ def dense(native: str, foreign: str, kernel: Form = TRANSPOSED) -> list[Rule]:
 
 def norm(native: str, foreign: str, names: tuple[str, str] = ("scale", "bias"), form: Form = SAME) -> list[Rule]:
     """A normalisation with scale and bias."""
-    return [rule(f"{native}.weight", f"{foreign}/{names[0]}", form), rule(f"{native}.bias", f"{foreign}/{names[1]}", form)]
+    return [
+        rule(f"{native}.weight", f"{foreign}/{names[0]}", form),
+        rule(f"{native}.bias", f"{foreign}/{names[1]}", form),
+    ]
 
 
 def attention(native: str, fused: tuple[tuple[str, tuple[str, ...]], ...], foreign: str) -> list[Rule]:
@@ -82,9 +85,7 @@ RULES = [
     *dense("head", "head"),
     # attention pooling
     rule("attn_pool.latent", "MAPHead_0/probe"),
-    *attention(
-        "attn_pool", (("q", ("query",)), ("kv", ("key", "value"))), "MAPHead_0/MultiHeadDotProductAttention_0"
-    ),
+    *attention("attn_pool", (("q", ("query",)), ("kv", ("key", "value"))), "MAPHead_0/MultiHeadDotProductAttention_0"),
     *norm("attn_pool.norm", "MAPHead_0/LayerNorm_0"),
     *dense("attn_pool.mlp.fc1", "MAPHead_0/MlpBlock_0/Dense_0"),
     *dense("attn_pool.mlp.fc2", "MAPHead_0/MlpBlock_0/Dense_1"),
@@ -137,17 +138,9 @@ def write(state: Mapping[str, Tensor], facts: Facts) -> State:
     odd = {key: str(tensor.dtype) for key, tensor in state.items() if tensor.dtype == torch.bfloat16}
     if odd:
         raise WeightsError(
-            "npz files have no bfloat16.", got=f"{len(odd)} such tensors.", hint="--to timm or another safetensors format."
+            "npz files have no bfloat16.",
+            got=f"{len(odd)} such tensors.",
+            hint="--to timm or another safetensors format.",
         )
     bit = "stem.conv.weight" in state
     return rules.write(state, (BIT_NORM if bit else []) + ROOT_ONLY + RULES, facts, "google")
-
-
-def config(facts: Facts, name: str) -> None:
-    """Google keeps no config beside its weights."""
-    return None
-
-
-def facts_from(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a config.json of this format says of the specification."""
-    return {}

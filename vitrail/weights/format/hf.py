@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from vitrail.errors import WeightsError
@@ -60,7 +61,7 @@ DINOV2 = [
 ]
 TABLE = Form(lambda tensors: [tensors[0][None]], lambda tensors, _: [tensors[0][0]])
 QUERY_THEN_REST = Form(
-    lambda tensors: list(tensors[0].split([tensors[0].shape[0] // 3, tensors[0].shape[0] // 3 * 2])),
+    lambda tensors: list(torch.split(tensors[0], [tensors[0].shape[0] // 3, tensors[0].shape[0] // 3 * 2])),
     lambda tensors, _: joined(2).read(tensors),
 )
 SIGLIP_BLOCK = "encoder.layers.{a}"
@@ -82,7 +83,10 @@ SIGLIP = [
     *layer("attn_pool.mlp.fc1", "head.mlp.fc1"),
     *layer("attn_pool.mlp.fc2", "head.mlp.fc2"),
 ]
-MAP = Form(lambda tensors: [t[:, :, None, None] if t.ndim == 2 else t for t in tensors], lambda tensors, _: [t.flatten(1) if t.ndim == 4 else t for t in tensors])
+MAP = Form(
+    lambda tensors: [t[:, :, None, None] if t.ndim == 2 else t for t in tensors],
+    lambda tensors, _: [t.flatten(1) if t.ndim == 4 else t for t in tensors],
+)
 UNIT = "stages.{a}.blocks.{b}"
 BIT = [
     rule("stem.conv.weight", "embedder.convolution.weight"),
@@ -95,6 +99,7 @@ BIT = [
 FAMILIES: dict[str, tuple[str, list[Rule], list[Rule]]] = {
     "deit": ("deit.", VIT, [*layer("head", "cls_classifier"), *layer("head_dist", "distillation_classifier")]),
     "dinov2_with_registers": ("dinov2_with_registers.", DINOV2, []),
+    "dinov2": ("dinov2.", DINOV2, []),
     "siglip_vision_model": ("vision_model.", SIGLIP, []),
     "bit": ("bit.", BIT, layer("head.fc", "classifier.1", MAP)),
     "vit": ("vit.", VIT, layer("head", "classifier")),
@@ -104,6 +109,8 @@ FAMILY_MARKS = {  # the first that is there decides, on disk or natively
     "dist_token": "deit",
     "embeddings.register_tokens": "dinov2_with_registers",
     "reg_token": "dinov2_with_registers",
+    "encoder.layer.0.layer_scale1.lambda1": "dinov2",
+    "blocks.0.ls1.gamma": "dinov2",
     "embeddings.position_embedding.weight": "siglip_vision_model",
     "attn_pool.latent": "siglip_vision_model",
     "embedder.convolution.weight": "bit",
@@ -146,7 +153,9 @@ def write(state: Mapping[str, Tensor], facts: Facts) -> State:
     """The tensors under this format's names."""
     if any(key.startswith("patch_embed.backbone.") for key in state):
         raise WeightsError(
-            "transformers has no hybrid ViT any more.", got="a model with a ResNet stem.", hint="--to timm or --to google."
+            "transformers has no hybrid ViT any more.",
+            got="a model with a ResNet stem.",
+            hint="--to timm or --to google.",
         )
     prefix, body, heads = FAMILIES[family_of(state)]
     head_keys = [key for key in state if key.startswith(("head.", "head_dist."))]
@@ -165,6 +174,7 @@ ARCHITECTURES = {  # with a classifier, without
     "vit": ("ViTForImageClassification", "ViTModel"),
     "deit": ("DeiTForImageClassificationWithTeacher", "DeiTModel"),
     "dinov2_with_registers": ("Dinov2WithRegistersModel", "Dinov2WithRegistersModel"),
+    "dinov2": ("Dinov2Model", "Dinov2Model"),
     "siglip_vision_model": ("SiglipVisionModel", "SiglipVisionModel"),
     "bit": ("BitForImageClassification", "BitModel"),
 }
@@ -178,7 +188,7 @@ SAME_FACTS = {  # ours: theirs
 }
 
 
-def config(facts: Facts, name: str) -> dict[str, Any]:
+def config(facts: Facts, name: str) -> dict[str, Any]:  # noqa: ARG001 - timm's config needs the name
     """transformers' config.json, with which `from_pretrained` opens the folder."""
     family = _family_of_facts(facts)
     shared: dict[str, Any] = {
@@ -196,8 +206,10 @@ def config(facts: Facts, name: str) -> dict[str, Any]:
     rows, columns = facts["image_size"]
     sizes = {theirs: facts[ours] for ours, theirs in SAME_FACTS.items()}
     extra: dict[str, Any] = {}
-    if family == "dinov2_with_registers":
-        extra = {"num_register_tokens": facts["registers"], "mlp_ratio": facts["hidden"] // facts["width"]}
+    if family.startswith("dinov2"):
+        extra = {"mlp_ratio": facts["hidden"] // facts["width"]}
+        if facts["registers"]:
+            extra["num_register_tokens"] = facts["registers"]
         del sizes["intermediate_size"]
     if family == "siglip_vision_model" and rows != columns:
         raise WeightsError(
@@ -222,10 +234,17 @@ def _family_of_facts(facts: Facts) -> str:
         return "deit"
     if facts["registers"]:
         return "dinov2_with_registers"
+    if facts["layer_scale"] is not None:
+        return "dinov2"
     return "siglip_vision_model" if facts["pool"] == "attention" else "vit"
 
 
-def facts_from(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a config.json of this format says of the specification."""
+def facts_from(config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    """What the names of the tensors and a config.json beside them say of the specification."""
     eps = config.get("layer_norm_eps")
-    return {"norm_eps": float(eps)} if isinstance(eps, int | float) and config.get("model_type") in FAMILIES else {}
+    facts: dict[str, Any] = {}
+    if isinstance(eps, int | float) and config.get("model_type") in FAMILIES:
+        facts["norm_eps"] = float(eps)
+    if any(key.endswith("embeddings.register_tokens") for key in keys):
+        facts["position_prefix"] = 1  # the class token has a position, the registers have none
+    return facts

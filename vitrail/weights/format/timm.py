@@ -48,8 +48,3 @@ def config(facts: Facts, name: str) -> dict[str, Any]:
         "num_classes": facts["num_classes"],
         "model_args": {**sizes, **({"img_size": list(facts["image_size"])} if "stem" in facts else {})},
     }
-
-
-def facts_from(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a config.json of this format says of the specification."""
-    return {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from torch import Tensor
 
@@ -46,13 +45,3 @@ def read(tensors: Mapping[str, Tensor]) -> State:
 def write(state: Mapping[str, Tensor], facts: Facts) -> State:
     """The tensors under this format's names."""
     return rules.write(state, RULES, facts, "torchvision")
-
-
-def config(facts: Facts, name: str) -> None:
-    """torchvision keeps no config beside its weights."""
-    return None
-
-
-def facts_from(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a config.json of this format says of the specification."""
-    return {}

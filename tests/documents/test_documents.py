@@ -1,0 +1,163 @@
+"""The documents tell the truth: every command shown runs, every verb, field and error is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.conftest import ROOT
+from vitrail import create_model, errors, plug, save_weights
+from vitrail.errors import VitrailError
+
+PAGES = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md"))
+DOCS = "\n".join(page.read_text() for page in PAGES)
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the documents' examples find in the current folder: weights and photos."""
+    folder = tmp_path_factory.mktemp("workplace")
+    save_weights(create_model("deit_tiny_patch16_224"), folder / "model.safetensors")
+    for number, name in enumerate(["tench", "n01443537", "2"]):
+        (folder / "photos" / name).mkdir(parents=True)
+        Image.new("RGB", (300, 260), (40 * number, 90, 200)).save(folder / "photos" / name / "a.jpg")
+    return folder
+
+
+def run(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command line, as a user would call it."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "vitrail", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        env={**os.environ, **environment},
+    )
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_shown_runs(page: Path, workplace: Path) -> None:
+    for block in blocks(page, "sh"):
+        for line in block.splitlines():
+            words = shlex.split(line)
+            assert words[0] == "vitrail"
+            done = run(*words[1:], cwd=workplace)
+            assert done.returncode == 0, f"{line}\n{done.stderr}"
+            if "--json" in words:
+                json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_python_example_runs(page: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workplace)
+    names: dict[str, object] = {}
+    for block in blocks(page, "python"):
+        exec(compile(block, page.name, "exec"), names)
+
+
+def test_the_readmes_two_commands() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()[:12]
+    assert "    pip install -r requirements.txt && vitrail demo" in lines
+    assert "    pip install -r requirements-dev.txt && pytest" in lines
+
+
+@pytest.mark.parametrize("verb", plug.entries("vitrail.cli"))
+def test_every_verb_is_documented_and_has_help(verb: str, workplace: Path) -> None:
+    assert f"## vitrail {verb}" in DOCS
+    done = run(verb, "--help", cwd=workplace)
+    assert done.returncode == 0
+    assert "--json" in done.stdout
+    assert "--quiet" in done.stdout
+
+
+@pytest.mark.parametrize("package", ["vitrail.model", "vitrail.stem"])
+def test_every_field_is_documented(package: str) -> None:
+    page = (ROOT / "docs" / "models.md").read_text()
+    for name in plug.entries(package):
+        for field in plug.load(package, name).Spec.model_fields:
+            assert re.search(rf"\b{field}\b", page), f"{package}.{name}: {field}"
+
+
+def test_every_error_is_documented() -> None:
+    for name, value in vars(errors).items():
+        if isinstance(value, type) and issubclass(value, VitrailError):
+            assert name in DOCS
+
+
+def test_every_dependency_has_its_reason() -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    page = (ROOT / "docs" / "dependencies.md").read_text()
+    for dependency in project["dependencies"]:
+        assert f"| {re.split('[<>=]', dependency)[0]} |" in page
+
+
+def test_links_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_no_torch_for_help(workplace: Path) -> None:
+    code = "import sys; sys.argv = ['vitrail', '--help']; from vitrail.__main__ import build_app\n"
+    code += "try: build_app()()\nfinally: assert 'torch' not in sys.modules and 'pydantic' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=workplace)
+    assert done.returncode == 0, done.stderr
+    assert "evaluate" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["models", "nonsense"], "UnknownNameError: no model has this name"),
+        (["convert", "nowhere.pth", "--to", "hf", "--out", "x"], "WeightsError: there is no file"),
+        (["convert", "model.safetensors", "--to", "keras", "--out", "x"], "UnknownNameError: no format has this name"),
+        (["convert", "model.safetensors", "--to", "hf", "--out", "x.npz"], "WeightsError: the hf format is not kept"),
+        (["convert", "model.safetensors", "--to", "hf", "--out", "no/where.bin"], "WeightsError: there is no folder"),
+        (["convert", "model.safetensors", "--to", "hf", "--out", "model.safetensors"], "would lie over its source"),
+        (["convert", "model.safetensors", "--to", "hf", "--out", "x", "--model", "B_16"], "not those of B_16"),
+        (["evaluate", "deit_tiny_patch16_224", "nowhere", "--weights", "model.safetensors"], "DataError: nowhere"),
+        (["evaluate", "B_16", "photos", "--weights", "model.safetensors"], "not those of vit_base_patch16_224"),
+        (["evaluate", "B_16", "photos"], "Missing option '--weights'"),
+    ],
+)
+def test_wrong_input_is_one_message_and_exit_code_two(words: list[str], message: str, workplace: Path) -> None:
+    before = sorted(workplace.rglob("*"))
+    done = run(*words, cwd=workplace)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert sorted(workplace.rglob("*")) == before
+
+
+def test_json_documents_keep_their_keys(workplace: Path) -> None:
+    models = json.loads(run("models", "deit", "--json", cwd=workplace).stdout)
+    assert models[0].keys() >= {"name", "params", "gflops", "tokens", "input_size"}
+    words = ["evaluate", "deit_tiny_patch16_224", "photos", "--weights", "model.safetensors", "--json"]
+    document = json.loads(run(*words, cwd=workplace).stdout)
+    assert document.keys() >= {"n", "top1", "top5", "real_top1", "ece", "interval"}
+    assert document["n"] == 3
+
+
+def test_quiet_is_quiet(workplace: Path) -> None:
+    words = ["evaluate", "deit_tiny_patch16_224", "photos", "--weights", "model.safetensors", "--quiet"]
+    assert run(*words, cwd=workplace).stderr == ""
+
+
+def test_version(workplace: Path) -> None:
+    assert re.fullmatch(r"vitrail \d+\.\d+\.\d+\n", run("--version", cwd=workplace).stdout)
