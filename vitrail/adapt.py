@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from vitrail.errors import WeightsError
+from vitrail.errors import WeightsError, unknown_name
 from vitrail.nn.position import ResizeRule, resize_table
 from vitrail.tokens import Layout, cut
 
@@ -31,6 +31,8 @@ def adapt_channels(weight: Tensor, channels: int, rule: ChannelRule) -> Tensor:
     (grey shown as RGB, say) gives the same features as before. `mean` gives each new channel the mean of the old
     filters, so that each filter keeps its scale.
     """
+    if rule not in get_args(ChannelRule):
+        raise unknown_name("channel rule", rule, get_args(ChannelRule))
     flat = weight.sum(dim=1, keepdim=True) / channels if rule == "sum" else weight.mean(dim=1, keepdim=True)
     return flat.expand(-1, channels, *[-1] * (weight.ndim - 2)).contiguous()
 

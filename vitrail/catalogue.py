@@ -195,6 +195,9 @@ def _follow(spec: Any, loaded: Weights, fields: dict[str, Any]) -> tuple[Any, di
     if head is not None and "num_classes" not in fields and head.shape[0] != spec.num_classes:
         follow["num_classes"] = head.shape[0]
         changes.append(f"{head.shape[0]} classes, as in the file")
+    elif head is not None and spec.num_classes == 0:
+        state = {key: tensor for key, tensor in state.items() if not key.startswith(("head.", "head_dist."))}
+        changes.append(f"the classifier of {head.shape[0]} classes left out")
     if "pre_logits.fc.weight" in state and getattr(spec, "pre_logits", 0) is None:
         if "num_classes" in fields:
             state = {key: tensor for key, tensor in state.items() if not key.startswith("pre_logits.")}

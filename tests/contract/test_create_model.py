@@ -9,7 +9,7 @@ import torch
 
 from tests.conftest import fill
 from vitrail import create_model, save_weights
-from vitrail.errors import WeightsError
+from vitrail.errors import UnknownNameError, WeightsError
 from vitrail.weights import hub
 from vitrail.weights.safe import read_tensors, write_tensors
 
@@ -46,6 +46,15 @@ def test_another_number_of_classes_gets_a_zero_head(source) -> None:
     assert torch.equal(loaded(torch.randn(1, 3, 224, 224)), torch.zeros(1, 3))
 
 
+def test_no_classes_gives_features(source) -> None:
+    model, path = source
+    loaded = create_model(NAME, weights=path, num_classes=0).eval()
+    assert loaded.changes == ("the classifier of 12 classes left out",)
+    image = torch.randn(2, 3, 224, 224)
+    with torch.no_grad():
+        assert torch.equal(loaded(image), model.pool(model.encode(model.tokenize(image))))
+
+
 def test_channels_positions_and_classes_at_once(source) -> None:
     _, path = source
     loaded = create_model(NAME, weights=path, channels=1, image_size=(160, 288), num_classes=3, resize_rule="zoom")
@@ -62,6 +71,14 @@ def test_grey_pictures_give_the_features_of_grey_rgb(source) -> None:
     image = torch.randn(1, 1, 224, 224)
     with torch.no_grad():
         assert torch.allclose(grey(image), model(image.expand(-1, 3, -1, -1)), atol=1e-5)
+
+
+def test_rules_have_names(source) -> None:
+    _, path = source
+    with pytest.raises(UnknownNameError, match=r"no resize rule(.|\n)*bicubic"):
+        create_model(NAME, weights=path, image_size=96, resize_rule="bilinear")
+    with pytest.raises(UnknownNameError, match=r"no channel rule(.|\n)*sum"):
+        create_model(NAME, weights=path, channels=1, channel_rule="first")
 
 
 def test_half_precision_files_are_widened(source, tmp_path: Path) -> None:

@@ -197,6 +197,13 @@ def test_evaluate_names_the_broken_file(small: tuple[Path, Path]) -> None:
         evaluate("vit_mu_patch16_224", data, weights=weights)
 
 
+def test_weights_without_a_classifier_are_not_evaluated(small: tuple[Path, Path], tmp_path: Path) -> None:
+    _, data = small
+    save_weights(create_model("vit_mu_patch16_224", num_classes=0), tmp_path / "trunk.safetensors")
+    with pytest.raises(DataError, match=r"no classifier to evaluate"):
+        evaluate("vit_mu_patch16_224", data, weights=tmp_path / "trunk.safetensors")
+
+
 def test_real_labels_belong_to_imagenet(small: tuple[Path, Path], tmp_path: Path) -> None:
     weights, data = small
     (tmp_path / "real.json").write_text("[[0], []]")

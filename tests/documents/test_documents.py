@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, fill
 from vitrail import create_model, errors, plug, save_weights
 from vitrail.errors import VitrailError
 
@@ -25,7 +25,7 @@ DOCS = "\n".join(page.read_text() for page in PAGES)
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the documents' examples find in the current folder: weights and photos."""
     folder = tmp_path_factory.mktemp("workplace")
-    save_weights(create_model("deit_tiny_patch16_224"), folder / "model.safetensors")
+    save_weights(fill(create_model("deit_tiny_patch16_224")), folder / "model.safetensors")
     for number, name in enumerate(["tench", "n01443537", "2"]):
         (folder / "photos" / name).mkdir(parents=True)
         Image.new("RGB", (300, 260), (40 * number, 90, 200)).save(folder / "photos" / name / "a.jpg")

@@ -5,7 +5,7 @@ Vaswani et al., arXiv 1706.03762, section 3.5 (1-D); Dosovitskiy et al., arXiv 2
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from einops import rearrange, repeat
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.errors import ShapeError, SpecError
+from vitrail.errors import ShapeError, SpecError, unknown_name
 from vitrail.tokens import Layout
 
 ResizeRule = Literal["bicubic", "zoom"]
@@ -59,6 +59,8 @@ def resize_table(
             "the position table does not fit the layout that it is said to have.",
             got=f"{table.shape[1]} rows for {old}, to be resized to {new}.",
         )
+    if rule not in get_args(ResizeRule):
+        raise unknown_name("resize rule", rule, get_args(ResizeRule))
     if old == new:
         return table
     prefix, cells = table[:, : old.prefix], table[:, old.prefix :]

@@ -50,8 +50,8 @@ def evaluate(
     samples = list_samples(Path(data))
     real_labels = _read_real(Path(real), samples) if real else None
     network = catalogue.create_model(model, weights=weights).eval()
-    if not network.spec.num_classes:
-        raise DataError("this model has no classifier to evaluate.", got=f"{model}, num_classes=0.")
+    if not any(bool(parameter.any()) for parameter in network.head.parameters()):
+        raise DataError("these weights have no classifier to evaluate.", got=f"{weights}.", hint="fine-tuned weights.")
     classes = bind({sample.label for sample in samples}, network.spec.num_classes)
     preprocess = Preprocess.parse(catalogue.preprocess_named(model))
     rows = []
