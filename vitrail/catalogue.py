@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -19,12 +18,12 @@ from torch.overrides import TorchFunctionMode
 from vitrail import plug
 from vitrail.adapt import ChannelRule, check_fit, fit
 from vitrail.errors import unknown_name
+from vitrail.names import canonical
 from vitrail.nn.position import ResizeRule
 from vitrail.spec import Spec
 from vitrail.weights.source import Weights, load_weights
 
 MODELS = "vitrail.model"
-SIZE_LETTERS = {"ti": "tiny", "s": "small", "b": "base", "l": "large", "h": "huge", "g": "giant", "gg": "gigantic"}
 FILLERS = {"normal_", "uniform_", "zero_", "fill_", "erfinv_", "mul_", "add_", "clamp_"}
 logger = logging.getLogger("vitrail")
 
@@ -80,30 +79,6 @@ def _pages() -> dict[str, dict[str, Any]]:
         family: yaml.safe_load(folder.joinpath(f"{family}.yaml").read_text(encoding="utf-8"))
         for family in plug.entries(MODELS)
     }
-
-
-def canonical(name: str) -> str:
-    """timm's name behind the others that people use: `ViT-B/16`, `B_16`, `vit_b_16`, `google/vit-base-patch16-224`."""
-    plain = name.strip().rpartition("/")[2] if re.match(r"[\w.-]+/[a-zA-Z]", name.strip()) else name.strip()
-    plain = plain.lower().replace("-", "_").partition(".")[0]
-    if re.fullmatch(r"resnetv2_\d+x\d(_bitm?)?", plain):
-        return plain.removesuffix("_bitm").removesuffix("_bit") + "_bit"
-    if bit := re.fullmatch(r"(?:bit_[sml]_)?r(\d+)x(\d)|bit_(\d+)x(\d)", plain):
-        depth, factor = (part for part in bit.groups() if part)
-        return f"resnetv2_{depth}x{factor}_bit"
-    short = re.fullmatch(
-        r"(?:r(?P<resnet>\d*)\+)?(?:vit_|deit_)?(?P<size>ti|s|b|l|h|gg|g)[_/](?P<patch>\d+)(?:[_@](?P<image>\d+))?",
-        plain,
-    )
-    if short is None:
-        return plain
-    family = "deit" if "deit_" in plain else "vit"
-    size, image = SIZE_LETTERS[short["size"]], short["image"] or "224"
-    if short["resnet"] is None:
-        return f"{family}_{size}_patch{short['patch']}_{image}"
-    # The paper's R+Ti/16 is timm's r_s16_p8, after the patch of its feature map.
-    stem = f"r{short['resnet']}_s{short['patch']}" + ("" if short["resnet"] else "_p8")
-    return f"vit_{size}_{stem}_{image}"
 
 
 def spec_named(name: str) -> Any:

@@ -11,8 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.conftest import fill
 from vitrail import create_model, list_models, plug
-from vitrail.catalogue import build, canonical, describe, family_of, hollow, preprocess_named, spec_named
+from vitrail.catalogue import build, describe, family_of, hollow, preprocess_named, spec_named
 from vitrail.errors import ShapeError, SpecError, UnknownNameError
+from vitrail.names import canonical
 from vitrail.tokens import Layout, Tokens
 
 # A small model of each kind; the numbers of prefix tokens are the classic places for mistakes.
@@ -217,6 +218,13 @@ ALIASES = {
     "google/vit-base-patch16-224": "vit_base_patch16_224",
     "ViT-L/16@384": "vit_large_patch16_384",
     "ViT-H/14": "vit_huge_patch14_224",
+    "ViT-g/14": "vit_giant_patch14_224",
+    "ViT-G/14": "vit_gigantic_patch14_224",
+    "google/vit-base-patch16-224-in21k": "vit_base_patch16_224",
+    "facebook/dinov2-base": "vit_base_patch14_dinov2",
+    "facebook/dinov2-with-registers-small": "vit_small_patch14_reg4_dinov2",
+    "google/siglip-base-patch16-224": "vit_base_patch16_siglip_224",
+    "google/bit-50": "resnetv2_50x1_bit",
     "facebook/deit-tiny-patch16-224": "deit_tiny_patch16_224",
     "deit_tiny_patch16_224.fb_in1k": "deit_tiny_patch16_224",
     "timm/vit_tiny_patch16_224.augreg_in21k": "vit_tiny_patch16_224",

@@ -40,7 +40,7 @@ def _pair(name: str, size: tuple[int, int], folder: Path, **fields: object) -> t
     "name", ["vit_tiny_patch16_224", "deit_tiny_patch16_224", "deit_tiny_distilled_patch16_224", "vit_base_patch16_224"]
 )
 def test_vit_and_deit(name: str, size: tuple[int, int], dtype: torch.dtype, tmp_path: Path) -> None:
-    fields = {"depth": 2} if "base" in name and dtype == torch.float64 else {}
+    fields = {"depth": 2} if "base" in name and size == (384, 384) and dtype == torch.float64 else {}
     ours, theirs = _pair(name, size, tmp_path, **fields)
     image = torch.randn(1, 3, *size)
     assert_parity(ours, theirs, image, format_name="hf", dtype=dtype, output=lambda result: result.logits)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from vitrail import catalogue
 from vitrail.adapt import check_fit
 from vitrail.errors import WeightsError
+from vitrail.names import canonical
 from vitrail.weights import safe
 from vitrail.weights.rules import State
 from vitrail.weights.source import Weights, find_file, format_named, load_weights
@@ -85,7 +86,7 @@ def _match(loaded: Weights, names: list[str]) -> tuple[str, Any]:
         with catalogue.hollow():
             wanted = catalogue.build(spec).state_dict()
         if {key: tensor.shape for key, tensor in wanted.items()} == shapes:
-            return catalogue.canonical(name), spec
+            return canonical(name), spec
         if len(names) == 1:
             check_fit(loaded.state, wanted, name)
     raise WeightsError(
