@@ -99,7 +99,7 @@ def test_compiled_and_exported_models_compute_the_same(kind: str) -> None:
         # Tokens go through as arguments and as results, layout and all.
         encoded = torch.compile(model.encode, backend="eager", fullgraph=True)(tokens)
         assert isinstance(encoded, Tokens)
-        assert encoded.layout == Layout(*tokens.layout)
+        assert encoded.layout == model.encode(tokens).layout
         assert torch.allclose(torch.compile(model, backend="eager", fullgraph=True)(image), expected, atol=1e-5)
 
 
@@ -166,14 +166,23 @@ def test_masked_tokens_take_no_part_in_the_mean() -> None:
         )
 
 
-def test_drop_path_and_dropout_act_in_training_only() -> None:
-    model = make("vit", drop_path_rate=0.5, dropout_rate=0.2)
-    image = image_for(model)
+@pytest.mark.parametrize("field", ["drop_path_rate", "dropout_rate"])
+def test_drop_path_and_dropout_act_in_training_only(field: str) -> None:
+    model = make("vit", **{field: 0.5})
+    image = image_for(model, batch=16)
     with torch.no_grad():
         assert torch.equal(model(image), model(image))
         model.train()
         assert not torch.equal(model(image), model(image))
+
+
+def test_drop_path_grows_with_depth_and_keeps_the_mean() -> None:
+    model = make("vit", drop_path_rate=0.5)
     assert [block.drop_path.rate for block in model.blocks] == [0.0, 0.5]
+    dropped = model.blocks[1].drop_path.train()(torch.ones(4000, 3))
+    assert set(dropped.unique().tolist()) == {0.0, 2.0}
+    assert torch.equal(dropped[:, 0], dropped[:, 2])
+    assert dropped.mean().item() == pytest.approx(1.0, abs=0.1)
 
 
 PARAMETERS = {
