@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 
@@ -11,6 +12,7 @@ from vitrail import __version__, plug
 from vitrail.errors import VitrailError
 
 COMMANDS = "vitrail.cli"
+CLOSED_PIPE = 141  # as of `| head`, when nobody reads on: 128 and SIGPIPE, as with other tools
 
 
 def build_app() -> typer.Typer:
@@ -38,20 +40,38 @@ def build_app() -> typer.Typer:
 def main() -> None:
     """Run the command line: 0 done, 2 the user's input was wrong, 1 our fault, 130 interrupted."""
     try:
-        build_app()()
+        code = build_app()(standalone_mode=False)
+        sys.stdout.flush()  # a full disk or a closed pipe shows here, not in the interpreter's last breath
     except VitrailError as error:
         print(error, file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
+        code = 2
+    except (KeyboardInterrupt, typer.Abort):
         print("Interrupted.", file=sys.stderr)
-        sys.exit(130)
+        code = 130
     except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(1)
-    except Exception:  # noqa: BLE001 - the last resort, which tells whose fault it is
-        traceback.print_exc()
-        print("This is a fault of Vitrail's, not yours. Please report it with the lines above.", file=sys.stderr)
-        sys.exit(1)
+        code = CLOSED_PIPE
+    except SystemExit as stop:  # Typer's own answer to a closed pipe is 1
+        code = CLOSED_PIPE if isinstance(stop.__context__, BrokenPipeError) else stop.code
+    except OSError as error:
+        place = error.filename or "standard output"
+        print(f"OSError: {place} cannot be read or written.\n  Got {error.strerror or error}.", file=sys.stderr)
+        code = 2
+    except Exception as error:  # noqa: BLE001 - the last resort, which tells whose fault it is
+        code = _usage(error)
+    if code in (2, CLOSED_PIPE):
+        # Whatever still waits to be printed would fail a second time, and noisily.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _usage(error: Exception) -> int:
+    """A wrong word on the command line, which Typer explains itself; anything else is a fault of ours."""
+    if hasattr(error, "show") and hasattr(error, "exit_code"):
+        error.show()
+        return int(error.exit_code)
+    traceback.print_exception(error)
+    print("This is a fault of Vitrail's, not yours. Please report it with the lines above.", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":

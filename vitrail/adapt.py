@@ -77,7 +77,9 @@ def fit(
         changes.append(f"input channels {weight.shape[1]} to {channels}, by the {channel_rule} rule")
         fitted[first_weight] = adapt_channels(weight, channels, channel_rule)
     rows = fitted.get("pos_embed")
-    if table is not None and rows is not None:
+    # With other prefix tokens it is another model, which check_fit tells better than its table's length would.
+    same_tokens = all((key in state) == (key in wanted) for key in ("cls_token", "dist_token", "reg_token"))
+    if table is not None and rows is not None and same_tokens:
         grid = table_grid(rows.shape[1], table, cell, weights_grid)
         if grid != table.grid:
             changes.append(f"positions {_by(grid)} to {_by(table.grid)}, by the {resize_rule} rule")

@@ -129,11 +129,12 @@ def create_model(
 
     `weights` is a file, a folder or a name on the hub, in any format that Vitrail reads. The number of classes is the
     file's unless `num_classes` is given; input channels, classes and the position table are adapted where they
-    differ. What was changed stands in `model.changes` and in the log.
+    differ. What was changed stands in `model.changes` and in the log. As always in PyTorch, the model is in training
+    mode; `.eval()` ends that.
     """
     spec: Any = spec_named(name) if isinstance(name, str) else name
     spec = spec.override(fields) if fields else spec
-    label = canonical(name) if isinstance(name, str) else type(spec).__module__.rpartition(".")[2]
+    label = canonical(name) if isinstance(name, str) else ""
     if weights is None:
         model = build(spec)
         model.name, model.changes = label, ()
@@ -154,12 +155,12 @@ def create_model(
         channel_rule=channel_rule,
         weights_grid=weights_grid,
     )
-    check_fit(state, wanted, label)
+    check_fit(state, wanted, label or "this specification")
     model.load_state_dict(state, assign=True)
     model.requires_grad_(True)
     model.name, model.changes = label, (*changes, *more)
     for change in model.changes:
-        logger.info("%s: %s", label, change)
+        logger.info("%s: %s", label or "model", change)
     return model
 
 

@@ -31,13 +31,16 @@ def print_table(titles: list[str], rows: list[list[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    # A pipe has no width; on a narrow terminal the last columns are left out, and nothing is cut short.
+    console = Console(width=None if sys.stdout.isatty() else 1000)
+    widths = [max(map(len, column)) + 2 for column in zip(titles, *rows, strict=True)]
+    shown = max(1, sum(sum(widths[: index + 1]) - 2 <= console.width for index in range(len(widths))))
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for index, title in enumerate(titles):
+    for index, title in enumerate(titles[:shown]):
         table.add_column(title, justify="right" if index else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*row)
-    # A pipe has no width, so nothing is cut there.
-    Console(width=None if sys.stdout.isatty() else 1000).print(table)
+        table.add_row(*row[:shown])
+    console.print(table)
 
 
 @contextmanager

@@ -64,13 +64,14 @@ class Spec(BaseModel):
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
 
 
-def _squared(value: object) -> object:
+def squared(value: object) -> object:
+    """A single number as rows and columns, a list as a tuple."""
     if type(value) is int:
         return (value, value)
     return tuple(value) if isinstance(value, list) else value
 
 
-Pair = Annotated[tuple[PositiveInt, PositiveInt], BeforeValidator(_squared)]
+Pair = Annotated[tuple[PositiveInt, PositiveInt], BeforeValidator(squared)]
 """Rows and columns; a single number stands for both."""
 
 
@@ -108,8 +109,10 @@ def _explain(cls: type[Spec], error: ValidationError, fields: Mapping[str, Any])
     message = first["msg"][0].lower() + first["msg"][1:]
     hint = ""
     if kind == "str" and _is_number(first["input"]):
+        number = float(first["input"])
         # YAML reads 1e-3 as a word, because its numbers need a dot.
-        hint = f"{path}={float(first['input'])!r}, without quotes and with a dot."
+        dotted = f"{number!r}, without quotes and with a dot."
+        hint = f"{path}={dotted if 'float' in first['type'] else f'{number:.0f}, without quotes.'}"
     return SpecError(f"{path}: {message}.", got=f"{first['input']!r} ({kind}).", hint=hint)
 
 

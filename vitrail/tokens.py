@@ -72,5 +72,25 @@ def cut(size: tuple[int, ...], cell: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(side // step for side, step in zip(size, cell, strict=True))
 
 
+def check_image(image: Tensor, channels: int) -> None:
+    """Refuse what is no batch of pictures with this many channels, and say how it could become one."""
+    right = image.ndim == 4 and image.shape[1] == channels
+    if right and image.is_floating_point():
+        return
+    if right:
+        hint = "Preprocess, or image.float() / 255 and the model's own mean and deviation."
+    elif image.ndim == 4 and image.shape[-1] == channels:
+        hint = "image.permute(0, 3, 1, 2), which puts channels before rows."
+    elif image.ndim == 3:
+        hint = "image[None], a batch of one."
+    else:
+        hint = f"channels={image.shape[1]} when the model is made." if image.ndim == 4 else ""
+    raise ShapeError(
+        f"the model takes floating-point pictures of shape [batch, {channels}, rows, columns].",
+        got=f"{list(image.shape)} of {image.dtype}.",
+        hint=hint,
+    )
+
+
 def _by(numbers: tuple[int, ...]) -> str:
     return " x ".join(map(str, numbers))

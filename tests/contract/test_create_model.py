@@ -110,8 +110,14 @@ def test_another_architecture_is_refused(source) -> None:
         create_model("resnetv2_50x1_bit", weights=path)
 
 
+def test_other_prefix_tokens_are_another_model(source) -> None:
+    _, path = source
+    with pytest.raises(WeightsError, match=r"1 missing \(reg_token\)"):
+        create_model(NAME, weights=path, registers=4)
+
+
 def test_a_path_that_leads_nowhere() -> None:
-    for path in ("nowhere.safetensors", Path("nowhere"), "a/b/c"):
+    for path in ("nowhere.safetensors", Path("nowhere"), "a/b/c", "", "notes.md", "model"):
         with pytest.raises(WeightsError, match=r"there is no file"):
             create_model(NAME, weights=path)
 

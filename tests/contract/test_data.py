@@ -142,6 +142,9 @@ def test_folders_without_pictures(tmp_path: Path) -> None:
         list_samples(tmp_path)
     with pytest.raises(DataError, match=r"is not a folder"):
         list_samples(tmp_path / "nowhere")
+    (tmp_path / "val").mkdir()
+    with pytest.raises(DataError, match=r"Try .*val\."):
+        list_samples(tmp_path)
     (tmp_path / "a.zip").touch()
     with pytest.raises(DataError, match=r"unpack it first"):
         list_samples(tmp_path / "a.zip")

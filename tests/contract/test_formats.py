@@ -79,6 +79,56 @@ def test_formats_without_a_place_refuse(kind: str) -> None:
             format_named(form).write(model.state_dict(), model.spec.model_dump(mode="json"))
 
 
+def test_registers_between_timm_and_transformers(tmp_path: Path) -> None:
+    """Theirs has a row of positions for the class token and timm's has none: a row of zeros goes there and back."""
+    model = fill(create_model("vit_small_patch14_reg4_dinov2", depth=1, image_size=56))
+    save_weights(model, tmp_path / "hf", to="hf")
+    there = create_model("vit_small_patch14_reg4_dinov2", depth=1, image_size=56, weights=tmp_path / "hf")
+    assert there.spec.position_prefix == 1
+    image = torch.randn(1, 3, 56, 56)
+    with torch.no_grad():
+        assert torch.equal(there.eval()(image), model.eval()(image))
+    assert same(format_named("timm").write(there.state_dict(), there.spec.model_dump()), dict(model.state_dict()))
+
+
+@pytest.mark.parametrize(
+    ("fields", "formats", "message"),
+    [
+        ({"pool": "mean"}, ["hf", "torchvision"], "no place for pool=mean"),
+        ({"position": "none"}, ["hf", "torchvision", "google"], "no place for position=none"),
+        ({"position": "sincos_2d"}, ["hf", "torchvision", "google", "timm"], "no place for (fixed positions|position)"),
+        ({"pool": "mean", "norm_after_pool": True}, ["hf", "torchvision"], "no place for"),
+    ],
+)
+def test_what_a_project_would_compute_differently_is_refused(
+    fields: dict, formats: list[str], message: str, tmp_path: Path
+) -> None:
+    model = create_model("vit_mu_patch16_224", **fields)
+    for form in formats:
+        with pytest.raises(WeightsError, match=message):
+            save_weights(model, tmp_path / form, to=form)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_for_timm_needs_a_name(tmp_path: Path) -> None:
+    from vitrail.catalogue import spec_named
+
+    model = create_model(spec_named("vit_mu_patch16_224"))
+    with pytest.raises(WeightsError, match=r"needs the name of its architecture"):
+        save_weights(model, tmp_path / "folder")
+    save_weights(model, tmp_path / "w.safetensors")
+    save_weights(model, tmp_path / "v1.0", to="hf")
+    assert (tmp_path / "v1.0" / "config.json").is_file()
+
+
+def test_other_models_of_the_same_shapes_are_named(tmp_path: Path) -> None:
+    save_weights(create_model("deit_tiny_patch16_224"), tmp_path / "w.safetensors")
+    done = convert(tmp_path / "w.safetensors", to="google", out=tmp_path / "a.npz")
+    assert (done.model, done.also) == ("vit_tiny_patch16_224", ("deit_tiny_patch16_224",))
+    done = convert(tmp_path / "w.safetensors", to="google", out=tmp_path / "a.npz", model="deit_tiny_patch16_224")
+    assert (done.model, done.also) == ("deit_tiny_patch16_224", ())
+
+
 @pytest.mark.parametrize("suffixes", [(".safetensors", ".pth"), (".bin", ".safetensors")])
 def test_containers_keep_every_bit(suffixes: tuple[str, str], tmp_path: Path) -> None:
     tensors = {"a": torch.randn(3, 4), "b": torch.randn(2).bfloat16(), "c": torch.arange(3), "d": torch.randn(())}

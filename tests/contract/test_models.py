@@ -267,8 +267,8 @@ def test_so400m_by_specification_alone() -> None:
         ({"heads": 5}, ["heads must divide width", "heads=5, width=32", "1, 2, 4, 8, 16, 32"]),
         ({"image_size": 100}, ["patch must divide", "100 x 100, patch 16 x 16", "96 x 96 or 112 x 112"]),
         ({"hedas": 5}, ["no field 'hedas'", "hedas=5", "heads"]),
-        ({"width": "64"}, ["width", "'64' (str)"]),
-        ({"norm_eps": "1e-6"}, ["norm_eps", "1e-06"]),
+        ({"width": "64"}, ["width", "'64' (str)", "Try width=64, without quotes."]),
+        ({"norm_eps": "1e-6"}, ["norm_eps", "Try norm_eps=1e-06, without quotes and with a dot."]),
         ({"class_token": False}, ["needs a class token", "pool=mean"]),
         ({"distilled": True, "pool": "mean"}, ["reads its class token"]),
         ({"registers": 2, "position_prefix": 4}, ["position_prefix counts", "4 of 3"]),
@@ -289,11 +289,20 @@ def test_bad_specifications(fields: dict[str, Any], words: list[str]) -> None:
         assert word in str(caught.value)
 
 
-@pytest.mark.parametrize("shape", [(1, 4, 224, 224), (3, 224, 224), (1, 3, 224)])
+@pytest.mark.parametrize(
+    ("image", "hint"),
+    [
+        (torch.zeros(1, 4, 64, 64), "channels=4 when the model is made"),
+        (torch.zeros(3, 64, 64), "image\\[None\\]"),
+        (torch.zeros(1, 64, 64, 3), "permute\\(0, 3, 1, 2\\)"),
+        (torch.zeros(1, 3, 64, 64, dtype=torch.uint8), "float"),
+        (torch.zeros(64), "shape"),
+    ],
+)
 @pytest.mark.parametrize("kind", ["vit", "bit"])
-def test_pictures_of_another_shape(kind: str, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ShapeError, match=r"\[batch, 3, rows, columns\]"):
-        make(kind)(torch.randn(shape))
+def test_pictures_of_another_shape(kind: str, image: torch.Tensor, hint: str) -> None:
+    with pytest.raises(ShapeError, match=rf"\[batch, 3, rows, columns\](.|\n)*{hint}"):
+        make(kind)(image)
 
 
 def test_a_picture_that_the_patch_does_not_divide() -> None:

@@ -133,6 +133,12 @@ def test_no_torch_for_help(workplace: Path) -> None:
         (["evaluate", "deit_tiny_patch16_224", "nowhere", "--weights", "model.safetensors"], "DataError: nowhere"),
         (["evaluate", "B_16", "photos", "--weights", "model.safetensors"], "not those of vit_base_patch16_224"),
         (["evaluate", "B_16", "photos"], "Missing option '--weights'"),
+        (["evaluate", "B_16", "photos", "--weights", ""], "WeightsError: there is no file ''"),
+        (["evaluate", "B_16", "", "--weights", "model.safetensors"], "DataError: the folder of pictures has no name"),
+        (["convert", "model.safetensors", "--to", "hf", "--out", "photos/2/a.jpg"], "a.jpg cannot be read or written"),
+        (["convert", "model.safetensors", "--to", "hf", "--out", "photos/2/a.jpg/x"], "cannot be read or written"),
+        (["convert", "model.safetensors", "--to", "hf", "--out", "/proc/x.bin"], "/proc/x.bin cannot be written"),
+        (["models", "--nonsense"], "No such option"),
     ],
 )
 def test_wrong_input_is_one_message_and_exit_code_two(words: list[str], message: str, workplace: Path) -> None:
@@ -157,6 +163,42 @@ def test_json_documents_keep_their_keys(workplace: Path) -> None:
 def test_quiet_is_quiet(workplace: Path) -> None:
     words = ["evaluate", "deit_tiny_patch16_224", "photos", "--weights", "model.safetensors", "--quiet"]
     assert run(*words, cwd=workplace).stderr == ""
+
+
+def test_a_reader_that_stops_reading_is_no_fault(workplace: Path) -> None:
+    command = f"{sys.executable} -m vitrail models --json | head -n 1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, cwd=workplace)
+    assert done.stdout.splitlines()[-1] in ("0", "141")
+    assert done.stderr == ""
+
+
+def test_a_full_disk_is_told(workplace: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "vitrail", "models", "deit", "--json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            cwd=workplace,
+        )
+    assert done.returncode == 2
+    assert "standard output cannot be read or written" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_narrow_terminal_loses_columns_not_names(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    from vitrail.console import print_table
+
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "20")
+    print_table(["name", "params", "GFLOPs"], [["vit_base", "86.6 M", "35.1"]])
+    lines = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out).splitlines()
+    assert [line.split() for line in lines] == [["name", "params"], ["vit_base", "86.6", "M"]]
 
 
 def test_version(workplace: Path) -> None:

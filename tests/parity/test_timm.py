@@ -10,8 +10,8 @@ import torch
 from tests.conftest import fill
 from tests.parity.compare import assert_parity, far
 from tests.parity.conftest import timm
-from vitrail import create_model
-from vitrail.catalogue import build, hollow, list_models, spec_named
+from vitrail import create_model, save_weights
+from vitrail.catalogue import build, hollow, list_models, preprocess_named, spec_named
 from vitrail.weights.format import timm as timm_format
 from vitrail.weights.safe import write_tensors
 
@@ -72,6 +72,39 @@ def test_bit(size: tuple[int, int], dtype: torch.dtype) -> None:
     theirs = timm.create_model(name, num_classes=1000)
     theirs.load_state_dict(timm_format.write(ours.state_dict(), {}))
     assert_parity(ours, theirs, torch.randn(1, 3, *size), format_name="timm", dtype=dtype)
+
+
+FOLDERS = {
+    "deit": ("deit_tiny_patch16_224", {}),
+    "distilled": ("deit_tiny_distilled_patch16_224", {"depth": 2}),
+    "changed": ("vit_tiny_patch16_224", {"registers": 4, "pool": "mean", "depth": 3, "channels": 1, "num_classes": 7}),
+    "non-square": (
+        "vit_tiny_patch16_224",
+        {"image_size": (96, 160), "depth": 2, "stem": {"name": "patch", "patch": 8}},
+    ),
+    "no-position": ("vit_tiny_patch16_224", {"position": "none", "depth": 2}),
+    "gap": ("vit_medium_patch16_reg4_gap_256", {"depth": 2}),
+    "registers": ("vit_small_patch14_reg4_dinov2", {"depth": 2, "image_size": 70}),
+    "attention-pool": ("vit_base_patch16_siglip_224", {"depth": 1}),
+    "hybrid": ("vit_tiny_r_s16_p8_224", {"depth": 2}),
+    "bit": ("resnetv2_50x1_bit", {"image_size": 64}),
+}
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_timm_opens_our_folder(kind: str, tmp_path: Path) -> None:
+    """The config.json tells everything that differs from the architecture's defaults, preprocessing included."""
+    name, fields = FOLDERS[kind]
+    ours = fill(create_model(name, **fields)).eval()
+    save_weights(ours, tmp_path / "folder", to="timm")
+    theirs = timm.create_model(f"local-dir:{tmp_path / 'folder'}", pretrained=True).eval()
+    image = torch.randn(2, ours.spec.channels, *ours.spec.image_size)
+    with torch.no_grad():
+        assert far(ours(image), theirs(image)) < 1e-5
+    wanted = preprocess_named(name)
+    config = timm.data.resolve_data_config({}, model=theirs)
+    assert (config["crop_pct"], list(config["mean"])) == (wanted["crop"], wanted["mean"])
+    assert tuple(config["input_size"]) == (ours.spec.channels, *ours.spec.image_size)
 
 
 @pytest.mark.parametrize("name", list_models())

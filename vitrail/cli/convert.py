@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from vitrail.console import JsonFlag, QuietFlag, print_json
+from vitrail.console import JsonFlag, QuietFlag, print_json, remark
 
 
 def command(
@@ -25,6 +25,8 @@ def command(
     if as_json:
         print_json(result._asdict())
     elif not quiet:
+        for other in result.also:
+            remark(f"Note: {other} has the same shapes; --model says which one it is.", quiet=quiet)
         print(f"{result.model}: {result.num_tensors} tensors, {result.from_format} to {result.to_format}")
         for file in result.files:
             print(f"  {file}")

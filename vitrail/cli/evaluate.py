@@ -12,11 +12,11 @@ from vitrail.console import JsonFlag, QuietFlag, print_json, progress_bar, remar
 
 def command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A name of the catalogue.")],
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="A folder of class folders.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A folder of class folders.")],
     weights: Annotated[str, typer.Option(help="A weight file, a folder, or a name on the hub.")],
     real: Annotated[Path | None, typer.Option(help="real.json, for ReaL accuracy on ImageNet.")] = None,
     batch_size: Annotated[int, typer.Option(min=1)] = 32,
-    predictions: Annotated[bool, typer.Option(help="Each picture's predicted class in the JSON too.")] = False,
+    predictions: Annotated[bool, typer.Option(help="Each picture's predicted class too.")] = False,
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
@@ -37,7 +37,11 @@ def command(
         print_json(document)
         return
     low, high = result.interval
-    print(f"top-1   {result.top1:7.2%}   (95 % interval {low:.2%} to {high:.2%}, {result.n} pictures)")
+    if predictions:
+        for path, label in result.predictions:
+            print(f"{label}\t{path}")
+    pictures = "1 picture" if result.n == 1 else f"{result.n} pictures"
+    print(f"top-1   {result.top1:7.2%}   (95 % interval {low:.2%} to {high:.2%}, {pictures})")
     print(f"top-5   {result.top5:7.2%}")
     if result.real_top1 is not None:
         print(f"ReaL    {result.real_top1:7.2%}")

@@ -14,7 +14,10 @@ def command(
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,  # noqa: ARG001 - every verb takes it, and this one has no remarks
 ) -> None:
-    """The catalogue: every model with its parameters, cost, tokens and known checkpoints."""
+    """The catalogue: every model with its parameters, cost, tokens, input size and known weights.
+
+    GFLOPs are twice the multiply-adds, for one picture. A whole name shows the names of its weights too.
+    """
     from vitrail.verbs.models import models
 
     entries = models(pattern)
@@ -27,12 +30,12 @@ def command(
             f"{entry.params / 1e6:,.1f} M",
             f"{entry.gflops:,.1f}" if entry.gflops >= 0.1 else f"{entry.gflops:.3f}",
             str(entry.tokens),
-            f"{entry.input_size[1]} x {entry.input_size[2]}",
+            "x".join(map(str, dict.fromkeys(entry.input_size[1:]))),
             str(len(entry.checkpoints)),
         ]
         for entry in entries
     ]
-    print_table(["name", "params", "GFLOPs", "tokens", "input", "checkpoints"], rows)
+    print_table(["name", "params", "GFLOPs", "tokens", "input", "weights"], rows)
     if len(entries) == 1:
         for tag in entries[0].checkpoints:
             print(f"  --weights {entries[0].name}.{tag}")

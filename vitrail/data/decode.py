@@ -21,7 +21,7 @@ MAX_SIDE = 16_384
 BACKGROUND = (255, 255, 255)
 
 
-def open_image(source: Path | BinaryIO, *, name: str = "") -> Image.Image:
+def open_image(source: str | Path | BinaryIO, *, name: str = "") -> Image.Image:
     """A picture in RGB, upright, whatever it was stored as."""
     name = name or str(source)
     try:
@@ -43,7 +43,11 @@ def open_image(source: Path | BinaryIO, *, name: str = "") -> Image.Image:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DataError(f"{name} is too large to decode.", got=f"{error}.") from None
     except (OSError, SyntaxError, ValueError, EOFError) as error:
-        raise DataError(f"{name} is damaged or cut short.", got=f"{' '.join(str(error).split())}.") from None
+        raise DataError(
+            f"{name} is damaged or cut short.",
+            got=f"{' '.join(str(error).split())}.",
+            hint="a new copy, or leave it out.",
+        ) from None
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

@@ -57,7 +57,11 @@ def _index(folder: str, num_classes: int) -> int:
     if re.fullmatch(r"[0-9]+", folder):
         if int(folder) < num_classes:
             return int(folder)
-        raise DataError(f"folder {folder!r} is no class index of this model.", got=f"{num_classes} classes.")
+        raise DataError(
+            f"folder {folder!r} is no class index of this model.",
+            got=f"{num_classes} classes.",
+            hint=f"0 to {num_classes - 1}.",
+        )
     if num_classes != NUM_IMAGENET:
         raise DataError(
             f"folder {folder!r} cannot be bound to a class: the model carries no labels.",

@@ -16,10 +16,9 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from vitrail import spec
-from vitrail.errors import ShapeError
 from vitrail.nn.conv import GroupNorm, PreActBottleneck, StdConv, build_stages, conv_flops, stage_flops
 from vitrail.nn.head import mean_of_cells
-from vitrail.tokens import Layout, Tokens
+from vitrail.tokens import Layout, Tokens, check_image
 
 
 class Spec(spec.Spec):
@@ -100,12 +99,7 @@ class BigTransfer(nn.Module):
 
     def tokenize(self, image: Float[Tensor, "B C Y X"]) -> Tokens:
         """The root's feature map, each of its cells a token."""
-        if image.ndim != 4 or image.shape[1] != self.spec.channels:
-            raise ShapeError(
-                f"the model takes images of shape [batch, {self.spec.channels}, rows, columns].",
-                got=f"{list(image.shape)}.",
-                hint=f"channels={image.shape[1]} when the model is made." if image.ndim == 4 else "a batch of one.",
-            )
+        check_image(image, self.spec.channels)
         return _tokens(self.stem(image))
 
     def encode(self, tokens: Tokens) -> Tokens:

@@ -15,13 +15,13 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from torch import Tensor, nn
 
 from vitrail import plug, spec
-from vitrail.errors import ShapeError, SpecError
+from vitrail.errors import SpecError
 from vitrail.nn.attention.full import check_heads
 from vitrail.nn.block import Block
 from vitrail.nn.head import AttentionPool, PreLogits, mean_of_cells
 from vitrail.nn.position import resize_table, sincos_1d, sincos_2d
 from vitrail.stem import patch
-from vitrail.tokens import Layout, Tokens, cut
+from vitrail.tokens import Layout, Tokens, check_image, cut
 
 STEMS = "vitrail.stem"
 
@@ -177,12 +177,7 @@ class VisionTransformer(nn.Module):
 
     def tokenize(self, image: Float[Tensor, "B C Y X"]) -> Tokens:
         """z_0 = [x_class; x_p E] + E_pos (equation 1)."""
-        if image.ndim != 4 or image.shape[1] != self.spec.channels:
-            raise ShapeError(
-                f"the model takes images of shape [batch, {self.spec.channels}, rows, columns].",
-                got=f"{list(image.shape)}.",
-                hint=f"channels={image.shape[1]} when the model is made." if image.ndim == 4 else "a batch of one.",
-            )
+        check_image(image, self.spec.channels)
         cells, layout, _ = self.patch_embed(image)
         given = [token for token in (self.cls_token, self.dist_token, self.reg_token) if token is not None]
         prefix = torch.cat([token.expand(image.shape[0], -1, -1) for token in given], dim=1) if given else cells[:, :0]

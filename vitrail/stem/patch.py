@@ -9,7 +9,7 @@ import math
 from typing import Annotated, Literal
 
 from jaxtyping import Float
-from pydantic import Field, PositiveInt
+from pydantic import BeforeValidator, Field, PositiveInt
 from torch import Tensor, nn
 
 from vitrail import spec
@@ -22,7 +22,10 @@ class Spec(spec.Spec):
     """The size of one patch, a number for each dimension of the input."""
 
     name: Literal["patch"] = "patch"
-    patch: Annotated[tuple[PositiveInt, ...], Field(min_length=1, max_length=3)] = (16, 16)
+    patch: Annotated[tuple[PositiveInt, ...], BeforeValidator(spec.squared), Field(min_length=1, max_length=3)] = (
+        16,
+        16,
+    )
 
     @property
     def cell(self) -> tuple[int, ...]:

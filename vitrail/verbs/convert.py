@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,13 +24,14 @@ FIRST_WEIGHTS = (  # the one that is there and stands first meets the input chan
 
 
 class Conversion(NamedTuple):
-    """What was converted, from what to what, and the files written."""
+    """What was converted, from what to what, the files written, and the models whose tensors look just the same."""
 
     model: str
     from_format: str
     to_format: str
     num_tensors: int
     files: tuple[Path, ...]
+    also: tuple[str, ...]
 
 
 def convert(source: str | Path, *, to: str, out: str | Path, model: str | None = None) -> Conversion:
@@ -38,12 +40,14 @@ def convert(source: str | Path, *, to: str, out: str | Path, model: str | None =
     `out` is a file, or a folder, which then gets the weights and the config.json with which the other project opens
     it. `model` is needed only where the tensors' shapes do not tell which model of the catalogue they are.
     """
+    format_named(to)
     loaded = load_weights(source)
-    name, spec = _match(loaded, [model] if model else _candidates(str(source)))
+    matches = _matches(loaded, [model] if model else _candidates(str(source)))
+    name, spec = matches[0]
     if Path(out).exists() and find_file(source).resolve() in (Path(out).resolve(), *Path(out).resolve().glob("*")):
-        raise WeightsError("the result would lie over its source.", got=f"{out}.", hint="another --out.")
+        raise WeightsError("the result would lie over its source.", got=f"--out {out}.", hint="another --out.")
     files = _write(loaded.state, spec.model_dump(mode="json"), name, to, Path(out))
-    return Conversion(name, loaded.format, to, len(loaded.state), files)
+    return Conversion(name, loaded.format, to, len(loaded.state), files, tuple(other for other, _ in matches[1:]))
 
 
 def save_weights(model: Any, out: str | Path, *, to: str = "timm") -> tuple[Path, ...]:
@@ -54,19 +58,28 @@ def save_weights(model: Any, out: str | Path, *, to: str = "timm") -> tuple[Path
 def _write(state: State, facts: dict[str, Any], name: str, to: str, out: Path) -> tuple[Path, ...]:
     form = format_named(to)
     foreign = form.write(state, facts)
-    as_folder = out.is_dir() or not out.suffix
-    path = out / f"model{form.SUFFIXES[0]}" if as_folder else out
-    if path.suffix not in form.SUFFIXES:
+    as_file = out.suffix.lower() in safe.KIND_OF_SUFFIX and not out.is_dir()
+    path = out if as_file else out / f"model{form.SUFFIXES[0]}"
+    if path.suffix.lower() not in form.SUFFIXES:
         raise WeightsError(
             f"the {to} format is not kept in such files.", got=f"{path.name!r}.", hint=f"{' or '.join(form.SUFFIXES)}."
         )
-    if as_folder:
-        out.mkdir(parents=True, exist_ok=True)
-    safe.write_tensors(foreign, path)
-    if not as_folder or not hasattr(form, "config"):
+    if as_file:
+        safe.write_tensors(foreign, path)
         return (path,)
-    config = form.config(facts, name)
-    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    preprocess = catalogue.preprocess_named(name) if name else {}
+    config = form.config(facts, name, preprocess) if hasattr(form, "config") else None
+    made = not out.exists()
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        safe.write_tensors(foreign, path)
+        if config is None:
+            return (path,)
+        safe.write_text(json.dumps(config, indent=2) + "\n", out / "config.json")
+    except BaseException:
+        if made:  # nothing half written, not even a folder
+            shutil.rmtree(out, ignore_errors=True)
+        raise
     return (path, out / "config.json")
 
 
@@ -75,9 +88,10 @@ def _candidates(source: str) -> list[str]:
     return sorted(catalogue.list_models(), key=lambda name: (name not in source, name.startswith("deit")))
 
 
-def _match(loaded: Weights, names: list[str]) -> tuple[str, Any]:
-    """The first of these models whose shapes the tensors have."""
+def _matches(loaded: Weights, names: list[str]) -> list[tuple[str, Any]]:
+    """Those of the models whose shapes the tensors have, with their specifications; there is one at least."""
     shapes = {key: tensor.shape for key, tensor in loaded.state.items()}
+    found = []
     for name in names:
         spec = catalogue.spec_named(name)
         spec = spec.override(
@@ -86,14 +100,16 @@ def _match(loaded: Weights, names: list[str]) -> tuple[str, Any]:
         with catalogue.hollow():
             wanted = catalogue.build(spec).state_dict()
         if {key: tensor.shape for key, tensor in wanted.items()} == shapes:
-            return canonical(name), spec
-        if len(names) == 1:
+            found.append((canonical(name), spec))
+        elif len(names) == 1:
             check_fit(loaded.state, wanted, name)
-    raise WeightsError(
-        "no model of the catalogue has tensors of these shapes.",
-        got=f"{len(shapes)} tensors.",
-        hint="--model NAME; a name such as vit_tiny_patch8_64 need not be in the catalogue.",
-    )
+    if not found:
+        raise WeightsError(
+            "no model of the catalogue has tensors of these shapes.",
+            got=f"{len(shapes)} tensors.",
+            hint="--model NAME; a name such as vit_tiny_patch8_64 need not be in the catalogue.",
+        )
+    return found
 
 
 def _told(loaded: Weights) -> dict[str, Any]:

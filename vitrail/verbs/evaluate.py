@@ -47,6 +47,8 @@ def evaluate(
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """Judge a model on a folder of class folders; `real` is the file of ReaL labels for ImageNet's validation set."""
+    if not str(data):
+        raise DataError("the folder of pictures has no name.", got="an empty word.", hint="a folder of class folders.")
     samples = list_samples(Path(data))
     real_labels = _read_real(Path(real), samples) if real else None
     network = catalogue.create_model(model, weights=weights).eval()
@@ -90,7 +92,7 @@ def _judge(
     num = len(samples)
     best = logits.topk(min(5, logits.shape[1]), dim=1).indices
     hits = best == target[:, None]
-    top1 = hits[:, 0].float().mean().item()
+    top1 = hits[:, 0].double().mean().item()
     real_top1 = None
     if real_labels is not None:
         judged = [best[i, 0].item() in labels for i, labels in enumerate(real_labels) if labels]
@@ -98,7 +100,7 @@ def _judge(
     return Evaluation(
         n=num,
         top1=top1,
-        top5=hits.any(dim=1).float().mean().item(),
+        top5=hits.any(dim=1).double().mean().item(),
         real_top1=real_top1,
         ece=calibration_error(logits.softmax(dim=1).max(dim=1).values, hits[:, 0]),
         interval=wilson_interval(int(hits[:, 0].sum()), num),
@@ -111,7 +113,7 @@ def _judge(
 def calibration_error(confidence: Tensor, correct: Tensor) -> float:
     """How far confidence and accuracy are apart on average, over 15 bins of confidence."""
     bins = (confidence * NUM_BINS).long().clamp(max=NUM_BINS - 1)
-    gaps = torch.zeros(NUM_BINS).index_add(0, bins, confidence.float() - correct.float())
+    gaps = torch.zeros(NUM_BINS, dtype=torch.float64).index_add(0, bins, confidence.double() - correct.double())
     return (gaps.abs().sum() / len(confidence)).item()
 
 
@@ -126,6 +128,8 @@ def wilson_interval(hits: int, num: int) -> tuple[float, float]:
 
 def _read_real(path: Path, samples: Sequence[Sample]) -> list[set[int]]:
     """The ReaL labels (arXiv 2006.07159) of the samples, found by the number in ImageNet's file names."""
+    if not path.is_file():
+        raise DataError(f"there is no file {path}.", got="a path that leads nowhere.", hint="the file of ReaL labels.")
     try:
         table: Any = json.loads(path.read_text(encoding="utf-8"))
         labels = [set(row) for row in table]

@@ -40,7 +40,7 @@ def fetch(name: str) -> Path:
         ) from None
     except (OSError, ValueError) as error:  # no network, no route, a cache that lacks it, a server that fails
         raise WeightsError(
-            f"{repository} is not in the local cache, and the hub cannot be reached.",
+            f"{name} is no file here, {repository} is not in the local cache, and the hub cannot be reached.",
             got=f"{type(error).__name__}.",
             hint=(
                 f"download {constants.ENDPOINT}/{repository}/resolve/main/{FILES[0]} where there is a network, "

@@ -57,6 +57,17 @@ def layer(native: str, foreign: str | Sequence[str], form: Form = SAME) -> list[
     return [rule(f"{native}.{part}", [f"{name}.{part}" for name in names], form) for part in ("weight", "bias")]
 
 
+def require(facts: Facts, format_name: str, **wanted: Any) -> None:
+    """Refuse a model that the format's own project would load and compute differently."""
+    for field, value in wanted.items():
+        if facts.get(field, value) != value:
+            raise WeightsError(
+                f"the {format_name} format has no place for {field}={facts[field]}.",
+                got=f"a model with {field}={facts[field]}.",
+                hint=f"{field}={value}, or another format.",
+            )
+
+
 def read(tensors: Mapping[str, Tensor], rules: Iterable[Rule], format_name: str) -> State:
     """Foreign tensors under their native names; a tensor that no rule knows is an error, never dropped."""
     flipped = [(known.foreign, known.native, known.form.read) for known in rules]

@@ -9,7 +9,8 @@ import pickle
 import re
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -246,26 +247,42 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
         raise WeightsError(
             "the suffix tells what kind of file to write.", got=f"{path.name!r}.", hint=f"{', '.join(KIND_OF_SUFFIX)}."
         )
-    if not path.parent.is_dir():
-        raise WeightsError(f"there is no folder {path.parent}.", got=f"{path}.", hint="make it first.")
-    with tempfile.NamedTemporaryFile(
-        dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix, delete=False
-    ) as file:
-        part = Path(file.name)
-    try:
+    with _replacing(path) as part:
         if kind == "safetensors":
             save_file(dict(tensors), part, metadata={"format": "pt"})
         elif kind == "npz":
             np.savez(part, **{key: tensor.numpy() for key, tensor in tensors.items()})  # type: ignore[arg-type]
         else:
             torch.save(dict(tensors), part)
+
+
+def write_text(text: str, path: Path) -> None:
+    """A file of text; whole, or not at all."""
+    with _replacing(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A file beside the path, which takes its place once all of it is on the disk."""
+    if not path.parent.is_dir():
+        raise WeightsError(f"there is no folder {path.parent}.", got=f"{path}.", hint="make it first.")
+    part = None
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+        os.close(handle)
+        part = Path(name)
+        yield part
         with part.open("rb") as written:
             os.fsync(written.fileno())
         part.chmod(0o666 & ~_umask())
         part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    except (OSError, SafetensorError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:160].rstrip(".")
+        raise WeightsError(f"{path} cannot be written.", got=f"{reason}.", hint="another place.") from None
+    finally:
+        if part is not None:
+            part.unlink(missing_ok=True)
 
 
 def _umask() -> int:

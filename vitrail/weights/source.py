@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from vitrail.weights import hub, safe
 from vitrail.weights.rules import State
 
 FORMATS = "vitrail.weights.format"
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+|\w+_\w+\.\w+")  # ORGANISATION/NAME, or timm's NAME.TAG
 MAX_CONFIG = 2**20  # bytes; the largest label tables of ImageNet-21k stay below
 
 
@@ -48,10 +50,14 @@ def load_weights(source: str | Path) -> Weights:
 def find_file(source: str | Path) -> Path:
     """The path that was given, or the file that the hub has under this name."""
     path = Path(source)
-    if path.exists():
+    if str(source) and path.exists():
         return path
-    if isinstance(source, Path) or path.suffix in (*safe.KIND_OF_SUFFIX, ".json") or source.count("/") > 1:
-        raise WeightsError(f"there is no file {path}.", got="a path that leads nowhere.", hint="an existing file.")
+    if isinstance(source, Path) or path.suffix in (*safe.KIND_OF_SUFFIX, ".json") or not HUB_NAME.fullmatch(source):
+        raise WeightsError(
+            f"there is no file {str(source)!r}.",
+            got="a path that leads nowhere, and no name of the hub's.",
+            hint="an existing file, or a name such as deit_tiny_patch16_224.fb_in1k or google/vit-base-patch16-224.",
+        )
     return hub.fetch(source)
 
 

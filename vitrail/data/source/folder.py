@@ -34,10 +34,11 @@ def list_samples(root: Path) -> list[Sample]:
         pictures = (path for path in sorted(_visible(folder)) if path.suffix.lower() in SUFFIXES)
         samples += [Sample(path, folder.name) for path in pictures if _is_plain(path, root)]
     if not samples:
+        splits = [name for name in ("val", "test", "train") if (root / name).is_dir()]
         raise DataError(
             f"{root} has no pictures in class folders.",
-            got=f"{len(list(_visible(root)))} entries.",
-            hint=f"{root.name}/CLASS/picture.jpg.",
+            got=f"the entries {', '.join(sorted(path.name for path in _visible(root))[:5]) or 'of an empty folder'}.",
+            hint=f"{root / splits[0]}." if splits else f"{root.resolve().name}/CLASS/picture.jpg.",
         )
     return samples
 

@@ -142,5 +142,6 @@ def write(state: Mapping[str, Tensor], facts: Facts) -> State:
             got=f"{len(odd)} such tensors.",
             hint="--to timm or another safetensors format.",
         )
+    rules.require(facts, "google", position="learned")
     bit = "stem.conv.weight" in state
     return rules.write(state, (BIT_NORM if bit else []) + ROOT_ONLY + RULES, facts, "google")

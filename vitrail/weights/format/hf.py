@@ -52,6 +52,7 @@ VIT = [
 ]
 DINOV2 = [
     *EMBEDDINGS,
+    rule("mask_token", "embeddings.mask_token"),
     *layer("blocks.{a}.norm1", f"{BLOCK}.norm1"),
     *layer("blocks.{a}.norm2", f"{BLOCK}.norm2"),
     *layer("blocks.{a}.mlp.fc1", f"{BLOCK}.mlp.fc1"),
@@ -157,7 +158,15 @@ def write(state: Mapping[str, Tensor], facts: Facts) -> State:
             got="a model with a ResNet stem.",
             hint="--to timm or --to google.",
         )
-    prefix, body, heads = FAMILIES[family_of(state)]
+    family = family_of(state)
+    if family in ("vit", "deit", "dinov2", "dinov2_with_registers"):
+        rules.require(facts, "transformers", pool="token", position="learned", norm_after_pool=False, class_token=True)
+    if family.startswith("dinov2"):
+        state = {**state, "mask_token": torch.zeros(1, state["norm.weight"].shape[0])}  # of pre-training, unused since
+        if facts.get("registers") and facts.get("position_prefix") == 0:
+            # Theirs has a row for the class token; zeros in it change nothing.
+            state["pos_embed"] = torch.cat([torch.zeros_like(state["cls_token"]), state["pos_embed"]], dim=1)
+    prefix, body, heads = FAMILIES[family]
     head_keys = [key for key in state if key.startswith(("head.", "head_dist."))]
     trunk = rules.write({k: t for k, t in state.items() if k not in head_keys}, body, facts, "transformers")
     tops = rules.write({key: state[key] for key in head_keys}, heads, facts, "transformers")
@@ -188,7 +197,7 @@ SAME_FACTS = {  # ours: theirs
 }
 
 
-def config(facts: Facts, name: str) -> dict[str, Any]:  # noqa: ARG001 - timm's config needs the name
+def config(facts: Facts, name: str, preprocess: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - timm's has them
     """transformers' config.json, with which `from_pretrained` opens the folder."""
     family = _family_of_facts(facts)
     shared: dict[str, Any] = {
@@ -222,7 +231,7 @@ def config(facts: Facts, name: str) -> dict[str, Any]:  # noqa: ARG001 - timm's 
         **sizes,
         **extra,
         "image_size": rows if rows == columns else [rows, columns],
-        "patch_size": facts["stem"]["patch"][0],
+        "patch_size": facts["stem"]["patch"][0] if len(set(facts["stem"]["patch"])) == 1 else facts["stem"]["patch"],
         "hidden_act": "gelu",
     }
 

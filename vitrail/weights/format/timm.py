@@ -32,19 +32,62 @@ def write(state: Mapping[str, Tensor], facts: Facts) -> State:
             got="a model with pre_logits.",
             hint="--to google or --to torchvision, which have one.",
         )
-    tokens = sum(state[key].shape[1] for key in ("cls_token", "dist_token", "reg_token") if key in state)
-    if facts.get("position_prefix") not in (None, 0, tokens):
+    if facts.get("position") in ("sincos_1d", "sincos_2d"):
         raise WeightsError(
-            "timm gives positions to all prefix tokens or to none.", got=f"position_prefix={facts['position_prefix']}."
+            "timm has no place for fixed positions.", got=f"position={facts['position']}.", hint="position=learned."
         )
-    return dict(state)
+    tokens = sum(state[key].shape[1] for key in ("cls_token", "dist_token", "reg_token") if key in state)
+    if facts.get("position_prefix") in (None, 0, tokens):
+        return dict(state)
+    # transformers' registers: the class token alone has a row. Where it is zero, leaving it out changes nothing.
+    if facts["position_prefix"] == 1 and not state["pos_embed"][:, 0].any():
+        return {**state, "pos_embed": state["pos_embed"][:, 1:].contiguous()}
+    raise WeightsError(
+        "timm gives positions to all prefix tokens or to none.",
+        got=f"position_prefix={facts['position_prefix']}.",
+        hint="--to hf.",
+    )
 
 
-def config(facts: Facts, name: str) -> dict[str, Any]:
-    """timm's config.json: the architecture's name and what differs from its defaults."""
-    sizes = {"num_classes": facts["num_classes"], "in_chans": facts["channels"]}
+def config(facts: Facts, name: str, preprocess: Mapping[str, Any]) -> dict[str, Any]:
+    """timm's config.json, with which `timm.create_model("local-dir:FOLDER", pretrained=True)` opens the folder."""
+    if not name:
+        raise WeightsError(
+            "a folder for timm needs the name of its architecture.",
+            got="a model made from a specification.",
+            hint="a file instead of a folder.",
+        )
+    args: dict[str, Any] = {"num_classes": facts["num_classes"], "in_chans": facts["channels"]}
+    if "stem" in facts:
+        args |= {
+            "img_size": list(facts["image_size"]),
+            "embed_dim": facts["width"],
+            "depth": facts["depth"],
+            "num_heads": facts["heads"],
+            "mlp_ratio": facts["hidden"] / facts["width"],
+            "qkv_bias": facts["qkv_bias"],
+            "init_values": facts["layer_scale"],
+            "class_token": facts["class_token"],
+            "reg_tokens": facts["registers"],
+            "no_embed_class": facts["position_prefix"] == 0 or bool(facts["registers"] and facts["position_prefix"]),
+            "pos_embed": "none" if facts["position"] == "none" else "learn",
+            "global_pool": {"token": "token", "mean": "avg", "attention": "map"}[facts["pool"]],
+            "fc_norm": facts["norm_after_pool"],
+        }
+        if facts["stem"]["name"] == "patch":
+            args["patch_size"] = facts["stem"]["patch"]
+    pretrained = {
+        "custom_load": False,
+        "num_classes": facts["num_classes"],
+        "input_size": [facts["channels"], *facts["image_size"]],
+        "interpolation": preprocess.get("kernel", "bicubic"),
+        "crop_pct": preprocess["crop"],
+        "mean": preprocess["mean"],
+        "std": preprocess["std"],
+    }
     return {
         "architecture": name,
         "num_classes": facts["num_classes"],
-        "model_args": {**sizes, **({"img_size": list(facts["image_size"])} if "stem" in facts else {})},
+        "model_args": args,
+        "pretrained_cfg": pretrained,
     }

@@ -44,4 +44,5 @@ def read(tensors: Mapping[str, Tensor]) -> State:
 
 def write(state: Mapping[str, Tensor], facts: Facts) -> State:
     """The tensors under this format's names."""
+    rules.require(facts, "torchvision", pool="token", position="learned", norm_after_pool=False)
     return rules.write(state, RULES, facts, "torchvision")
