@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 
 import typer
 
@@ -12,6 +13,7 @@ from vitrail import __version__, plug
 from vitrail.errors import VitrailError
 
 COMMANDS = "vitrail.cli"
+INTERRUPTED = 130
 CLOSED_PIPE = 141  # as of `| head`, when nobody reads on: 128 and SIGPIPE, as with other tools
 
 
@@ -39,6 +41,8 @@ def build_app() -> typer.Typer:
 
 def main() -> None:
     """Run the command line: 0 done, 2 the user's input was wrong, 1 our fault, 130 interrupted."""
+    # Pillow's remarks on large pictures and damaged EXIF; what matters of them becomes an error of ours.
+    warnings.filterwarnings("ignore", module=r"PIL\.")
     try:
         code = build_app()(standalone_mode=False)
         sys.stdout.flush()  # a full disk or a closed pipe shows here, not in the interpreter's last breath
@@ -46,11 +50,10 @@ def main() -> None:
         print(error, file=sys.stderr)
         code = 2
     except (KeyboardInterrupt, typer.Abort):
-        print("Interrupted.", file=sys.stderr)
-        code = 130
+        code = INTERRUPTED
     except BrokenPipeError:
         code = CLOSED_PIPE
-    except SystemExit as stop:  # Typer's own answer to a closed pipe is 1
+    except SystemExit as stop:  # Typer's own answers: 130 to an interrupt, 1 to a closed pipe
         code = CLOSED_PIPE if isinstance(stop.__context__, BrokenPipeError) else stop.code
     except OSError as error:
         place = error.filename or "standard output"
@@ -58,6 +61,8 @@ def main() -> None:
         code = 2
     except Exception as error:  # noqa: BLE001 - the last resort, which tells whose fault it is
         code = _usage(error)
+    if code == INTERRUPTED:
+        print("Interrupted.", file=sys.stderr)
     if code in (2, CLOSED_PIPE):
         # Whatever still waits to be printed would fail a second time, and noisily.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

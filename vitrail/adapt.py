@@ -14,8 +14,9 @@ from torch import Tensor
 
 from vitrail.errors import WeightsError, unknown_name
 from vitrail.nn.position import ResizeRule, resize_table
-from vitrail.tokens import Layout, cut
+from vitrail.tokens import Layout, by, cut
 
+HEADS = ("head.", "head_dist.")
 ChannelRule = Literal["sum", "mean"]
 # Sides of square pictures that models are trained on; a table's grid is looked up here, never guessed from a root.
 COMMON_SIDES = (
@@ -43,14 +44,14 @@ def table_grid(num_rows: int, table: Layout, cell: tuple[int, ...], told: tuple[
         if told[0] * told[1] + table.prefix != num_rows:
             raise WeightsError(
                 "weights_grid does not fit the position table.",
-                got=f"{_by(told)} cells and {table.prefix} prefix tokens for {num_rows} rows.",
+                got=f"{by(told)} cells and {table.prefix} prefix tokens for {num_rows} rows.",
             )
         return told
     squares = [cut((side, side), cell) for side in COMMON_SIDES if all(side % step == 0 for step in cell)]
     fitting = {grid for grid in [*squares, table.grid] if math.prod(grid) + table.prefix == num_rows}
     if len(fitting) == 1:
         return fitting.pop()
-    candidates = " or ".join(map(_by, sorted(fitting))) or "no common grid"
+    candidates = " or ".join(map(by, sorted(fitting))) or "no common grid"
     raise WeightsError(
         "the grid of the file's position table cannot be told from its length.",
         got=f"{num_rows} rows, {table.prefix} of them for prefix tokens: {candidates}.",
@@ -71,23 +72,21 @@ def fit(
 ) -> tuple[dict[str, Tensor], list[str]]:
     """The tensors that the model wants, made from those that the file has, and what had to be changed."""
     fitted, changes = dict(state), []
-    weight = fitted.get(first_weight)
-    if weight is not None and weight.ndim == 4 and weight.shape[1] != wanted[first_weight].shape[1]:
-        channels = wanted[first_weight].shape[1]
-        changes.append(f"input channels {weight.shape[1]} to {channels}, by the {channel_rule} rule")
-        fitted[first_weight] = adapt_channels(weight, channels, channel_rule)
+    weight, goal = fitted.get(first_weight), wanted[first_weight]
+    if weight is not None and weight.ndim == goal.ndim and 0 < weight.shape[1] != goal.shape[1]:
+        changes.append(f"input channels {weight.shape[1]} to {goal.shape[1]}, by the {channel_rule} rule")
+        fitted[first_weight] = adapt_channels(weight, goal.shape[1], channel_rule)
     rows = fitted.get("pos_embed")
     # With other prefix tokens it is another model, which check_fit tells better than its table's length would.
     same_tokens = all((key in state) == (key in wanted) for key in ("cls_token", "dist_token", "reg_token"))
-    if table is not None and rows is not None and same_tokens:
+    if table is not None and rows is not None and rows.ndim == 3 and same_tokens:
         grid = table_grid(rows.shape[1], table, cell, weights_grid)
         if grid != table.grid:
-            changes.append(f"positions {_by(grid)} to {_by(table.grid)}, by the {resize_rule} rule")
+            changes.append(f"positions {by(grid)} to {by(table.grid)}, by the {resize_rule} rule")
             fitted["pos_embed"] = resize_table(rows, Layout(grid, table.prefix), table, resize_rule)
-    heads = sorted(key for key in wanted if key.startswith(("head.", "head_dist.")))
-    if any(key not in fitted or fitted[key].shape[0] != wanted[key].shape[0] for key in heads):
-        old = next((f"{fitted[key].shape[0]}" for key in heads if key in fitted), "no")
-        changes.append(f"a new classifier of zeros for {wanted[heads[0]].shape[0]} classes, the file had {old}")
+    heads = sorted(key for key in wanted if key.startswith(HEADS))
+    if heads and not any(key.startswith(HEADS) for key in fitted):
+        changes.append(f"a new classifier of zeros for {wanted[heads[0]].shape[0]} classes")
         fitted.update({key: torch.zeros(wanted[key].shape) for key in heads})
     dtypes = {tensor.dtype for tensor in fitted.values() if tensor.is_floating_point()} - {torch.get_default_dtype()}
     if dtypes:
@@ -101,7 +100,7 @@ def check_fit(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], name: s
     missing = sorted(wanted.keys() - state.keys())
     surplus = sorted(state.keys() - wanted.keys())
     shared = sorted(wanted.keys() & state.keys())
-    differing = [key for key in shared if state[key].shape != wanted[key].shape]
+    differing = [key for key in shared if state[key].shape != wanted[key].shape or not state[key].is_floating_point()]
     if not (missing or surplus or differing):
         return
     parts = [
@@ -109,14 +108,10 @@ def check_fit(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], name: s
     ]
     if differing:
         first = differing[0]
-        shapes = f"{_by(tuple(state[first].shape))}, not {_by(tuple(wanted[first].shape))}"
-        parts.append(f"{len(differing)} of another shape ({first}: {shapes})")
+        shapes = f"{by(tuple(state[first].shape)) or 'a number'} of {state[first].dtype}"
+        parts.append(f"{len(differing)} of another kind ({first}: {shapes}, not {by(tuple(wanted[first].shape))})")
     raise WeightsError(
         f"these weights are not those of {name}.",
         got=f"tensors: {', '.join(parts)}.",
         hint="the name of their own model.",
     )
-
-
-def _by(numbers: tuple[int, ...]) -> str:
-    return " x ".join(map(str, numbers))

@@ -16,11 +16,11 @@ import yaml
 from torch.overrides import TorchFunctionMode
 
 from vitrail import plug
-from vitrail.adapt import ChannelRule, check_fit, fit
+from vitrail.adapt import HEADS, ChannelRule, check_fit, fit
 from vitrail.errors import unknown_name
 from vitrail.names import canonical
-from vitrail.nn.position import ResizeRule
 from vitrail.spec import Spec
+from vitrail.tokens import cut
 from vitrail.weights.source import Weights, load_weights
 
 MODELS = "vitrail.model"
@@ -120,7 +120,6 @@ def create_model(
     name: str | Spec,
     *,
     weights: str | Path | None = None,
-    resize_rule: ResizeRule = "bicubic",
     channel_rule: ChannelRule = "sum",
     weights_grid: tuple[int, int] | None = None,
     **fields: Any,
@@ -145,13 +144,22 @@ def create_model(
         model = build(spec)
     wanted = model.state_dict()
     table = spec.table_layout if "pos_embed" in wanted else None
+    size = loaded.facts.get("image_size")
+    if (
+        table
+        and size
+        and weights_grid is None
+        and all(side % step == 0 for side, step in zip(size, spec.stem.cell, strict=True))
+    ):
+        rows, columns = cut(size, spec.stem.cell)
+        weights_grid = (rows, columns)
     state, more = fit(
         state,
         wanted,
         first_weight=model.first_weight,
         table=table,
         cell=spec.stem.cell if table else (),
-        resize_rule=resize_rule,
+        resize_rule=spec.resize_rule if table else "bicubic",
         channel_rule=channel_rule,
         weights_grid=weights_grid,
     )
@@ -168,21 +176,26 @@ def _follow(spec: Any, loaded: Weights, fields: dict[str, Any]) -> tuple[Any, di
     """The specification as the file has it, where the caller has not said otherwise."""
     state, changes, follow = dict(loaded.state), [], {}
     head = state.get("head.weight", state.get("head.fc.weight"))
-    if head is not None and "num_classes" not in fields and head.shape[0] != spec.num_classes:
-        follow["num_classes"] = head.shape[0]
-        changes.append(f"{head.shape[0]} classes, as in the file")
-    elif head is not None and spec.num_classes == 0:
-        state = {key: tensor for key, tensor in state.items() if not key.startswith(("head.", "head_dist."))}
-        changes.append(f"the classifier of {head.shape[0]} classes left out")
-    if "pre_logits.fc.weight" in state and getattr(spec, "pre_logits", 0) is None:
+    num_classes = head.shape[0] if head is not None and head.ndim > 1 else None
+    if num_classes is not None and num_classes != spec.num_classes:
         if "num_classes" in fields:
+            state = {key: tensor for key, tensor in state.items() if not key.startswith(HEADS)}
+            changes.append(f"the classifier of {num_classes} classes left out")
+        else:
+            follow["num_classes"] = num_classes
+            changes.append(f"{num_classes} classes, as in the file")
+    pre_logits = state.get("pre_logits.fc.weight")
+    if pre_logits is not None and getattr(spec, "pre_logits", 0) is None:
+        if num_classes is not None and not any(key.startswith(HEADS) for key in state):
             state = {key: tensor for key, tensor in state.items() if not key.startswith("pre_logits.")}
             changes.append("the pre_logits layer left out, as the paper does for fine-tuning")
         else:
-            follow["pre_logits"] = state["pre_logits.fc.weight"].shape[0]
+            follow["pre_logits"] = pre_logits.shape[0] if pre_logits.ndim else 1
             changes.append("the pre_logits layer kept, as in the file")
     for field, value in loaded.facts.items():
-        if field in type(spec).model_fields and field not in fields and getattr(spec, field) != value:
+        # The size is the caller's, or the name's: positions are resized to it.
+        known = field in type(spec).model_fields and field != "image_size" and field not in fields
+        if known and getattr(spec, field) != value:
             follow[field] = value
             changes.append(f"{field}={value}, as in the file or the config.json beside it")
     return spec.override(follow) if follow else spec, state, changes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
 
@@ -27,14 +28,13 @@ class Spec(BaseModel):
             return cls.model_validate_json(json.dumps(fields, default=_plain))
         except ValidationError as error:
             raise _explain(cls, error, fields) from None
+        except (TypeError, ValueError, RecursionError) as error:
+            raise SpecError("a specification holds plain values.", got=f"{' '.join(str(error).split())}.") from None
 
     @classmethod
     def parse_yaml(cls, text: str) -> Self:
         """The specification written in a YAML (or JSON) document."""
-        try:
-            fields = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise SpecError("the document is not valid YAML.", got=" ".join(str(error).split())) from None
+        fields = _read_yaml(text)
         if not isinstance(fields, dict):
             raise SpecError("a specification is a mapping of keys to values.", got=f"{type(fields).__name__}.")
         return cls.parse(fields)
@@ -56,7 +56,7 @@ class Spec(BaseModel):
                 target = target.get(part) if isinstance(target, dict) else None  # type: ignore[assignment]
                 if not isinstance(target, dict):
                     raise SpecError(f"{key} reaches into {part!r}, which has no parts.", got=f"{word!r}.")
-            target[last] = yaml.safe_load(value)
+            target[last] = _read_yaml(value)
         return type(self).parse(fields)
 
     def to_yaml(self) -> str:
@@ -89,10 +89,31 @@ def part_of(package: str) -> Any:
     return Annotated[SerializeAsAny[Spec], BeforeValidator(pick)]
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML without aliases, by which a few lines could stand for gigabytes."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases are not allowed here")
+        return super().compose_node(parent, index)
+
+
+def _read_yaml(text: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise SpecError("this is not valid YAML.", got=f"{' '.join(str(error).split())[:160]}.") from None
+
+
 def _plain(value: object) -> object:
+    """Plain data for what is nearly so: parts that are specifications, and NumPy's numbers."""
     if isinstance(value, Spec):
         return value.model_dump(mode="json")
-    raise TypeError(f"a specification holds plain values, not {type(value).__name__}")
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    raise SpecError("a specification holds plain values.", got=f"{value!r} ({type(value).__name__}).")
 
 
 def _explain(cls: type[Spec], error: ValidationError, fields: Mapping[str, Any]) -> SpecError:

@@ -59,14 +59,14 @@ def cut(size: tuple[int, ...], cell: tuple[int, ...]) -> tuple[int, ...]:
     if len(size) != len(cell):
         raise ShapeError(
             f"patches of {len(cell)} dimensions cannot be cut from an input of {len(size)}.",
-            got=f"size {_by(size)}, patch {_by(cell)}.",
+            got=f"size {by(size)}, patch {by(cell)}.",
         )
     if any(side < step or side % step for side, step in zip(size, cell, strict=True)):
-        below = _by(tuple(max(side // step, 1) * step for side, step in zip(size, cell, strict=True)))
-        above = _by(tuple(-(-side // step) * step for side, step in zip(size, cell, strict=True)))
+        below = by(tuple(max(side // step, 1) * step for side, step in zip(size, cell, strict=True)))
+        above = by(tuple(-(-side // step) * step for side, step in zip(size, cell, strict=True)))
         raise ShapeError(
             "the patch must divide the image size.",
-            got=f"image size {_by(size)}, patch {_by(cell)}.",
+            got=f"image size {by(size)}, patch {by(cell)}.",
             hint=f"{above}." if below == above else f"{below} or {above}.",
         )
     return tuple(side // step for side, step in zip(size, cell, strict=True))
@@ -92,5 +92,6 @@ def check_image(image: Tensor, channels: int) -> None:
     )
 
 
-def _by(numbers: tuple[int, ...]) -> str:
+def by(numbers: tuple[int, ...]) -> str:
+    """Sizes as people write them: 14 x 14."""
     return " x ".join(map(str, numbers))

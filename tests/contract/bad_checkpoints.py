@@ -189,9 +189,28 @@ def torch_deflated(folder: Path) -> Path:
     return folder / "w.pth"
 
 
-@bad("no plain array")
+@bad("claims other sizes than it has")
 def torch_tensor_larger_than_its_storage(folder: Path) -> Path:
     torch.save({"patch_embed.proj.weight": torch.zeros(1).expand(2**32)}, folder / "w.pth")
+    return folder / "w.pth"
+
+
+@bad("Got builtins.bytearray in the pickle|Got __builtin__.bytearray in the pickle")
+def pickle_of_a_huge_bytearray(folder: Path) -> Path:
+    return put(folder / "w.pth", b"\x80\x02cbuiltins\nbytearray\nJ\x00\x00\x00\x40\x85R.")
+
+
+@bad("Got builtins.bytearray in the pickle")
+def zip_of_a_huge_bytearray(folder: Path) -> Path:
+    with zipfile.ZipFile(folder / "w.pth", "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02cbuiltins\nbytearray\nJ\x00\x00\x00\x40\x85R.")
+        archive.writestr("archive/version", "3")
+    return folder / "w.pth"
+
+
+@bad("claims other sizes than it has")
+def torch_of_one_storage_for_all(folder: Path) -> Path:
+    torch.save(dict.fromkeys(map(str, range(800)), torch.zeros(2**18)), folder / "w.pth")
     return folder / "w.pth"
 
 
@@ -277,6 +296,11 @@ def index_of_nothing(folder: Path) -> Path:
 @bad("damaged or cut short")
 def index_nested_deep(folder: Path) -> Path:
     return put(folder / "model.safetensors.index.json", b"[" * 100_000)
+
+
+@bad("numbers that Vitrail does not use")
+def eighth_precision(folder: Path) -> Path:
+    return put(folder / "w.safetensors", save({"norm.bias": torch.zeros(32).to(torch.float8_e4m3fn)}))
 
 
 @bad("in no format that Vitrail knows")

@@ -60,6 +60,15 @@ def test_a_query_that_may_look_at_nothing_gets_nothing() -> None:
         assert (attention.merge(attention.weights(tokens) @ v) - attention(tokens)).abs().max() < 1e-6
 
 
+def test_attention_dropout_acts_in_training_only() -> None:
+    attention = fill(Attention(width=8, heads=2, dropout_rate=0.5), 0.3)
+    attention.proj_drop.p = 0.0  # the weights' own dropout alone
+    tokens = Tokens(torch.randn(4, 6, 8), Layout((6,)))
+    with torch.no_grad():
+        assert not torch.equal(attention.train()(tokens), attention(tokens))
+        assert torch.equal(attention.eval()(tokens), attention(tokens))
+
+
 def test_heads_must_divide_the_width() -> None:
     with pytest.raises(SpecError, match=r"heads must divide width") as caught:
         Attention(width=192, heads=5)

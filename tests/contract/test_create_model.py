@@ -9,7 +9,7 @@ import torch
 
 from tests.conftest import fill
 from vitrail import create_model, save_weights
-from vitrail.errors import UnknownNameError, WeightsError
+from vitrail.errors import SpecError, UnknownNameError, WeightsError
 from vitrail.weights import hub
 from vitrail.weights.safe import read_tensors, write_tensors
 
@@ -42,7 +42,7 @@ def test_the_file_may_go_once_it_is_loaded(source) -> None:
 def test_another_number_of_classes_gets_a_zero_head(source) -> None:
     _, path = source
     loaded = create_model(NAME, weights=path, num_classes=3).eval()
-    assert loaded.changes == ("a new classifier of zeros for 3 classes, the file had 12",)
+    assert loaded.changes == ("the classifier of 12 classes left out", "a new classifier of zeros for 3 classes")
     assert torch.equal(loaded(torch.randn(1, 3, 224, 224)), torch.zeros(1, 3))
 
 
@@ -59,9 +59,10 @@ def test_channels_positions_and_classes_at_once(source) -> None:
     _, path = source
     loaded = create_model(NAME, weights=path, channels=1, image_size=(160, 288), num_classes=3, resize_rule="zoom")
     assert loaded.changes == (
+        "the classifier of 12 classes left out",
         "input channels 3 to 1, by the sum rule",
         "positions 14 x 14 to 10 x 18, by the zoom rule",
-        "a new classifier of zeros for 3 classes, the file had 12",
+        "a new classifier of zeros for 3 classes",
     )
 
 
@@ -75,7 +76,7 @@ def test_grey_pictures_give_the_features_of_grey_rgb(source) -> None:
 
 def test_rules_have_names(source) -> None:
     _, path = source
-    with pytest.raises(UnknownNameError, match=r"no resize rule(.|\n)*bicubic"):
+    with pytest.raises(SpecError, match=r"'bicubic' or 'zoom'"):
         create_model(NAME, weights=path, image_size=96, resize_rule="bilinear")
     with pytest.raises(UnknownNameError, match=r"no channel rule(.|\n)*sum"):
         create_model(NAME, weights=path, channels=1, channel_rule="first")
@@ -99,6 +100,100 @@ def test_pre_logits_stay_unless_the_classes_change(tmp_path: Path) -> None:
     tuned = create_model(NAME, weights=tmp_path / "w.npz", num_classes=3)
     assert "the pre_logits layer left out, as the paper does for fine-tuning" in tuned.changes
     assert tuned.head.in_features == 32
+
+
+def test_pre_logits_go_only_with_their_classifier(tmp_path: Path) -> None:
+    """The head was trained on the tanh layer: naming the file's own number of classes must not part them."""
+    model = fill(create_model(NAME, pre_logits=32, num_classes=12)).eval()
+    save_weights(model, tmp_path / "w.npz", to="google")
+    image = torch.randn(1, 3, 224, 224)
+    assert torch.equal(create_model(NAME, weights=tmp_path / "w.npz", num_classes=12).eval()(image), model(image))
+
+
+def test_half_precision_at_another_size(source, tmp_path: Path) -> None:
+    model, path = source
+    write_tensors({k: t.half() for k, t in read_tensors(path).items()}, tmp_path / "half.safetensors")
+    loaded = create_model(NAME, weights=tmp_path / "half.safetensors", image_size=96).eval()
+    full = create_model(NAME, weights=path, image_size=96).eval()
+    image = torch.randn(1, 3, 96, 96)
+    with torch.no_grad():
+        assert torch.allclose(loaded(image), full(image), atol=2e-2)
+        half = model.to(torch.bfloat16)  # and at run time
+        assert half(image.bfloat16()).dtype == torch.bfloat16
+
+
+def test_the_resize_rule_stays_with_the_model(source) -> None:
+    _, path = source
+    zoomed = create_model(NAME, weights=path, resize_rule="zoom").eval()
+    resized = create_model(NAME, weights=path, resize_rule="zoom", image_size=96).eval()
+    image = torch.randn(1, 3, 96, 96)
+    with torch.no_grad():
+        assert torch.allclose(zoomed(image), resized(image), atol=1e-6)
+        assert not torch.allclose(zoomed(image), create_model(NAME, weights=path).eval()(image), atol=1e-4)
+
+
+WRONG = {
+    "scalar head": {"head.weight": torch.zeros(()), "head.bias": torch.zeros(())},
+    "head and bias apart": {"head.bias": torch.zeros(5)},
+    "no channels": {"patch_embed.proj.weight": torch.zeros(32, 0, 16, 16)},
+    "flat positions": {"pos_embed": torch.zeros(197 * 32)},
+    "positions in four dimensions": {"pos_embed": torch.zeros(1, 14, 14, 32)},
+    "integers": {"norm.weight": torch.zeros(32, dtype=torch.int64)},
+    "scalar everywhere": {"blocks.0.attn.qkv.weight": torch.zeros(())},
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_tensors_of_wrong_shapes_are_refused(kind: str, source, tmp_path: Path) -> None:
+    _, path = source
+    write_tensors({**read_tensors(path), **WRONG[kind]}, tmp_path / "wrong.safetensors")
+    with pytest.raises(WeightsError, match=r"not those of vit_mu_patch16_224|cannot be told"):
+        create_model(NAME, weights=tmp_path / "wrong.safetensors")
+
+
+@pytest.mark.parametrize("to", ["google", "hf", "torchvision"])
+def test_foreign_tensors_of_wrong_shapes_are_refused(to: str, tmp_path: Path) -> None:
+    save_weights(fill(create_model(NAME)), tmp_path / "folder", to=to)
+    path = next(file for file in (tmp_path / "folder").iterdir() if file.suffix != ".json")
+    tensors = read_tensors(path)
+    for key in tensors:
+        write_tensors({**tensors, key: torch.zeros(())}, path)
+        with pytest.raises(WeightsError, match=r"other shapes|not those of|without a counterpart"):
+            create_model(NAME, weights=path)
+
+
+def test_a_config_that_contradicts_is_followed_or_refused(tmp_path: Path) -> None:
+    import json
+
+    model = fill(create_model(NAME, heads=4, image_size=(112, 448), activation="gelu_tanh")).eval()
+    save_weights(model, tmp_path, to="hf")
+    loaded = create_model(NAME, weights=tmp_path, image_size=(112, 448)).eval()
+    assert (loaded.spec.heads, loaded.spec.activation) == (4, "gelu_tanh")
+    image = torch.randn(1, 3, 112, 448)
+    assert torch.equal(loaded(image), model(image))  # 7 x 28 cells, which 14 x 14 would fit as well
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "hidden_act": "quick_gelu"}))
+    with pytest.raises(WeightsError, match=r"hidden_act='quick_gelu', which Vitrail does not compute"):
+        create_model(NAME, weights=tmp_path, image_size=(112, 448))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        '{"model_type": ["vit"]}',
+        '{"model_type": "vit", "layer_norm_eps": true}',
+        '{"model_type": "vit", "layer_norm_eps": Infinity}',
+        '{"model_type": "vit", "layer_norm_eps": 1' + "0" * 400 + "}",
+        '{"model_type": "vit", "num_attention_heads": "two", "image_size": {"a": 1}}',
+        "[" * 100_000,
+        "3",
+    ],
+)
+def test_a_config_of_nonsense_says_nothing(config: str, tmp_path: Path) -> None:
+    model = fill(create_model(NAME))
+    save_weights(model, tmp_path, to="hf")
+    (tmp_path / "config.json").write_text(config)
+    assert create_model(NAME, weights=tmp_path).spec == model.spec
 
 
 def test_another_architecture_is_refused(source) -> None:
@@ -151,6 +246,9 @@ def test_the_hubs_cache_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     assert hub.fetch("someone/mu") == snapshot / "model.safetensors"
     loaded = create_model(NAME, weights="someone/mu")
     assert torch.equal(loaded.pos_embed, model.pos_embed)
+    (snapshot / "model.safetensors").unlink()
+    save_weights(model, snapshot / "pytorch_model.bin", to="hf")
+    assert hub.fetch("someone/mu") == snapshot / "pytorch_model.bin"
 
 
 @pytest.mark.data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,29 @@ def test_cmyk_and_alpha(tmp_path: Path) -> None:
     assert np.asarray(clear)[0, 0].tolist() == [255, 255, 255]
 
 
+@pytest.mark.parametrize(("top", "grey"), [(1.0, 64), (255.0, 0)])
+def test_floats_are_scaled(top: float, grey: int, tmp_path: Path) -> None:
+    values = np.full((4, 4), 0.25, np.float32)
+    values[0, 0], values[0, 1], values[0, 2] = top, np.nan, np.inf
+    pixels = np.asarray(open_image(saved(Image.fromarray(values), tmp_path / "a.tif")))
+    assert pixels[3, 3].tolist() == [grey] * 3
+    assert pixels[0, 0].tolist() == [255] * 3
+    assert pixels[0, 1].tolist() == pixels[0, 2].tolist() == [0] * 3
+
+
+def test_damaged_exif_does_not_hurt_a_good_picture(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    path = saved(Image.new("RGB", (16, 8)), tmp_path / "a.jpg", exif=exif)
+    data = path.read_bytes()
+    start = data.index(b"Exif")
+    for offset in range(6, 32):
+        path.write_bytes(data[: start + offset] + bytes([data[start + offset] ^ 0xFF]) + data[start + offset + 1 :])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert sorted(open_image(path).size) == [8, 16]
+
+
 def test_the_kind_is_told_by_content(tmp_path: Path) -> None:
     assert open_image(saved(Image.new("RGB", (4, 4)), tmp_path / "a.txt", format="PNG")).size == (4, 4)
 
@@ -89,6 +113,34 @@ def test_preprocessing_crops_the_middle(size: tuple[int, int]) -> None:
     assert tensor[:, 0, 0].tolist() == pytest.approx([1.0, -1.0, -0.0039], abs=1e-4)
 
 
+@pytest.mark.parametrize("size", [(300, 200), (200, 301), (640, 427), (224, 500)])
+def test_resizing_is_that_of_the_peers(size: tuple[int, int]) -> None:
+    """The whole picture resized to 248 on its short side, rounded down on the other, and the middle cropped."""
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
+    longer = int(248 * max(size) / min(size))
+    whole = image.resize((248, longer) if size[0] < size[1] else (longer, 248), Image.Resampling.BICUBIC)
+    left, top = round((whole.width - 224) / 2), round((whole.height - 224) / 2)
+    theirs = whole.crop((left, top, left + 224, top + 224))
+    assert np.array_equal(np.asarray(Preprocess(crop=0.9).pixels(image)), np.asarray(theirs))
+
+
+def test_a_line_of_pixels_is_not_enlarged_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """16,384 x 1 pixels would become 4,063,232 x 248; what is kept of them is the same either way."""
+    sizes: list[tuple[int, int]] = []
+    resize = Image.Image.resize
+
+    def watched(self: Image.Image, size: tuple[int, int], *words: object, **more: object) -> Image.Image:
+        sizes.append(size)
+        return resize(self, size, *words, **more)
+
+    monkeypatch.setattr(Image.Image, "resize", watched)
+    ramp = Image.fromarray(np.linspace(0, 255, 4096).astype(np.uint8)[None]).convert("RGB")
+    part = np.asarray(Preprocess(crop=0.9).pixels(ramp), dtype=int)
+    assert sizes == [(224, 224)]
+    assert part.min() >= 126
+    assert part.max() <= 129
+
+
 def test_preprocessing_to_a_non_square_size() -> None:
     ramp = Image.fromarray(np.tile(np.arange(256, dtype=np.uint8), (64, 1))).convert("RGB")
     cover = Preprocess(size=(32, 64), mean=(0, 0, 0), std=(1, 1, 1))(ramp)
@@ -99,6 +151,13 @@ def test_preprocessing_to_a_non_square_size() -> None:
 
 
 def test_imagenet_folders_bind_by_index_id_and_name() -> None:
+    assert bind(["shoe shop", "horse cart", "ash bin", "Cardigan", "cardigan"], 1000) == {
+        "shoe shop": 788,
+        "horse cart": 603,
+        "ash bin": 412,
+        "Cardigan": 264,
+        "cardigan": 474,
+    }
     bound = bind(["007", "n01440764", "great_white_shark", "Siberian Husky", "hen-of-the-woods"], 1000)
     assert bound == {"007": 7, "n01440764": 0, "great_white_shark": 2, "Siberian Husky": 250, "hen-of-the-woods": 996}
     assert len({each.wnid for each in imagenet_classes()}) == 1000
@@ -133,6 +192,9 @@ def test_the_order_of_samples(tmp_path: Path) -> None:
     (root / "a" / "inside.png").symlink_to(root / "b" / "2.png")
     (root / "a" / "gone.png").symlink_to(root / "nowhere.png")
     os.mkfifo(root / "b" / "pipe.png")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "x.png").write_bytes(outside.read_bytes())
+    (root / "c").symlink_to(tmp_path / "elsewhere")
     samples = [(sample.label, sample.path.name) for sample in list_samples(root)]
     assert samples == [("a", "inside.png"), ("a", "z.PNG"), ("b", "10.png"), ("b", "2.png")]
 
@@ -215,6 +277,19 @@ def test_real_labels_belong_to_imagenet(small: tuple[Path, Path], tmp_path: Path
     (tmp_path / "real.json").write_text("3")
     with pytest.raises(DataError, match=r"holds no ReaL labels"):
         evaluate("vit_mu_patch16_224", data, weights=weights, real=tmp_path / "real.json")
+
+
+def test_real_labels_are_found_by_number(small: tuple[Path, Path], tmp_path: Path) -> None:
+    """Three pictures, two of them judged: ReaL leaves those without a label aside."""
+    weights, data = small
+    for number, old in enumerate(sorted(data.rglob("*.png"))):
+        if number < 3:
+            old.rename(old.with_name(f"ILSVRC2012_val_0000000{number + 1}.png"))
+        else:
+            old.unlink()
+    (tmp_path / "real.json").write_text("[[0, 7], [1], []]")  # all three are black, class 0
+    result = evaluate("vit_mu_patch16_224", data, weights=weights, real=tmp_path / "real.json")
+    assert (result.n, result.top1, result.real_top1) == (3, 1.0, 0.5)
 
 
 def test_calibration_error_by_hand() -> None:

@@ -137,6 +137,43 @@ def test_containers_keep_every_bit(suffixes: tuple[str, str], tmp_path: Path) ->
         assert same(read_tensors(tmp_path / f"w{suffix}"), tensors)
 
 
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".pth"])
+def test_a_write_that_fails_leaves_what_was_there(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vitrail.weights import safe
+
+    path = tmp_path / f"w{suffix}"
+    write_tensors({"a": torch.ones(3)}, path)
+
+    def fail(*words: object, **more: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for module, name in ((safe, "save_file"), (safe.np, "savez"), (safe.torch, "save")):
+        monkeypatch.setattr(module, name, fail)
+    with pytest.raises(WeightsError, match=r"cannot be written(.|\n)*No space left"):
+        write_tensors({"a": torch.zeros(3)}, path)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    assert same(read_tensors(path), {"a": torch.ones(3)})
+
+
+def test_a_non_square_table_is_converted(tmp_path: Path) -> None:
+    model = fill(create_model("vit_tiny_patch16_224", image_size=(96, 160)))
+    save_weights(model, tmp_path / "w.safetensors")
+    with pytest.raises(WeightsError, match=r"no model of the catalogue"):
+        convert(tmp_path / "w.safetensors", to="hf", out=tmp_path / "hf")
+    done = convert(tmp_path / "w.safetensors", to="hf", out=tmp_path / "hf", image_size=(96, 160))
+    back = convert(tmp_path / "hf", to="timm", out=tmp_path / "back.safetensors")  # the config.json tells the size
+    assert done.model == back.model == "vit_tiny_patch16_224"
+    assert same(read_tensors(tmp_path / "back.safetensors"), dict(model.state_dict()))
+
+
+def test_a_folder_is_not_written_over_itself(tmp_path: Path) -> None:
+    save_weights(create_model("vit_mu_patch16_224"), tmp_path / "hf", to="hf")
+    for out in (tmp_path / "hf", tmp_path / "hf" / "model.safetensors"):
+        with pytest.raises(WeightsError, match=r"lie over its source"):
+            convert(tmp_path / "hf", to="timm", out=out)
+    convert(tmp_path / "hf" / "model.safetensors", to="google", out=tmp_path / "hf")  # another file beside it
+
+
 @pytest.mark.parametrize("first", plug.entries(FORMATS))
 @pytest.mark.parametrize("second", plug.entries(FORMATS))
 def test_the_verb_goes_in_every_direction(first: str, second: str, tmp_path: Path) -> None:

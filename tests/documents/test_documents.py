@@ -139,6 +139,9 @@ def test_no_torch_for_help(workplace: Path) -> None:
         (["convert", "model.safetensors", "--to", "hf", "--out", "photos/2/a.jpg/x"], "cannot be read or written"),
         (["convert", "model.safetensors", "--to", "hf", "--out", "/proc/x.bin"], "/proc/x.bin cannot be written"),
         (["models", "--nonsense"], "No such option"),
+        (["models", "vit_base_patch16_16000000000000"], "UnknownNameError: no model has this name"),
+        (["convert", "model.safetensors", "--to", "hf", "--out", "x", "--image-size", "big"], "such as 160x288"),
+        (["convert", "x" * 300 + ".bin", "--to", "hf", "--out", "x"], "File name too long"),
     ],
 )
 def test_wrong_input_is_one_message_and_exit_code_two(words: list[str], message: str, workplace: Path) -> None:
@@ -199,6 +202,21 @@ def test_a_narrow_terminal_loses_columns_not_names(
     print_table(["name", "params", "GFLOPs"], [["vit_base", "86.6 M", "35.1"]])
     lines = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out).splitlines()
     assert [line.split() for line in lines] == [["name", "params"], ["vit_base", "86.6", "M"]]
+
+
+def test_an_interrupt_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    from vitrail import __main__ as entry
+    from vitrail.verbs import models
+
+    def interrupted(pattern: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(models, "models", interrupted)
+    monkeypatch.setattr(sys, "argv", ["vitrail", "models"])
+    with pytest.raises(SystemExit) as stopped:
+        entry.main()
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err == "Interrupted.\n"
 
 
 def test_version(workplace: Path) -> None:

@@ -123,7 +123,19 @@ def test_overrides_on_the_command_line(words: list[str], message: str | None) ->
         vit.Spec().override_words(words)
 
 
-@pytest.mark.parametrize(("text", "message"), [("a: [", "not valid YAML"), ("- 3", "mapping of keys"), ("", "mapping")])
+def test_numbers_of_numpy_and_what_is_no_plain_value() -> None:
+    import numpy as np
+
+    assert vit.Spec().override({"depth": np.int64(3), "layer_scale": np.float32(0.5)}).depth == 3
+    for value in ({1, 2}, b"x", object()):
+        with pytest.raises(SpecError, match=r"plain values"):
+            vit.Spec().override({"depth": value})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("a: &x 3\nb: *x", "aliases"), ("a: [", "not valid YAML"), ("- 3", "mapping of keys"), ("", "mapping")],
+)
 def test_documents_that_are_no_specification(text: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         vit.Spec.parse_yaml(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -15,13 +16,22 @@ def command(
     to: Annotated[str, typer.Option(metavar="FORMAT", help="google, hf, timm or torchvision.")],
     out: Annotated[Path, typer.Option(help="A file, or a folder for weights with their config.json.")],
     model: Annotated[str | None, typer.Option(help="The model, where shapes alone do not tell.")] = None,
+    image_size: Annotated[
+        str | None, typer.Option(metavar="ROWSxCOLUMNS", help="Where it is another than the name says.")
+    ] = None,
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
     """Weights from one format to another: Google's npz, timm, Hugging Face, torchvision."""
     from vitrail.verbs.convert import convert
 
-    result = convert(source, to=to, out=out, model=model)
+    size = None
+    if image_size is not None:
+        match = re.fullmatch(r"([0-9]{1,5})(?:x([0-9]{1,5}))?", image_size)
+        if match is None:
+            raise typer.BadParameter("rows x columns, such as 160x288.", param_hint="--image-size")
+        size = (int(match[1]), int(match[2] or match[1]))
+    result = convert(source, to=to.lower(), out=out, model=model, image_size=size)
     if as_json:
         print_json(result._asdict())
     elif not quiet:

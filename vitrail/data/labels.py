@@ -68,12 +68,12 @@ def _index(folder: str, num_classes: int) -> int:
             got=f"a model with {num_classes} classes.",
             hint=f"folders named by class index, 0 to {num_classes - 1}.",
         )
-    for table in _tables():
-        found = table.get(_plain(folder), ())
+    for table, form in zip(_tables(), (_spaced, _spaced, _spaced, _plain, _plain), strict=True):
+        found = table.get(form(folder), {})
         if len(found) == 1:
-            return found[0].number
+            return next(iter(found))
         if found:
-            meanings = ", ".join(f"{each.wnid} ({each.name})" for each in found)
+            meanings = ", ".join(f"{each.wnid} ({each.name})" for each in found.values())
             raise DataError(
                 f"the class name {folder!r} is ambiguous.", got=f"{meanings}.", hint="the WordNet id as name."
             )
@@ -81,18 +81,27 @@ def _index(folder: str, num_classes: int) -> int:
 
 
 @cache
-def _tables() -> tuple[dict[str, list[ImageNetClass]], ...]:
-    """Classes by WordNet id, by first name and by other names; the first table that knows a name decides."""
-    ids: dict[str, list[ImageNetClass]] = defaultdict(list)
-    names: dict[str, list[ImageNetClass]] = defaultdict(list)
-    others: dict[str, list[ImageNetClass]] = defaultdict(list)
+def _tables() -> tuple[dict[str, dict[int, ImageNetClass]], ...]:
+    """Classes by WordNet id, by first name and by other names, then by both whatever the case; the first decides.
+
+    Case matters at first, for a Cardigan is a dog and a cardigan is not.
+    """
+    ids, names, others, folded_names, folded_others = (
+        defaultdict[str, dict[int, ImageNetClass]](dict) for _ in range(5)
+    )
     for each in imagenet_classes():
-        ids[each.wnid].append(each)
-        names[_plain(each.name)].append(each)
+        ids[each.wnid][each.number] = each
+        names[_spaced(each.name)][each.number] = each
+        folded_names[_plain(each.name)][each.number] = each
         for other in each.others:
-            others[_plain(other)].append(each)
-    return ids, names, others
+            others[_spaced(other)][each.number] = each
+            folded_others[_plain(other)][each.number] = each
+    return ids, names, others, folded_names, folded_others
+
+
+def _spaced(name: str) -> str:
+    return re.sub(r"[\s_-]+", " ", name).strip()
 
 
 def _plain(name: str) -> str:
-    return re.sub(r"[\s_-]+", " ", name).strip().casefold()
+    return _spaced(name).casefold()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vitrail.spec import Pair, Spec
 
+MAX_COVER = 16_000_000  # pixels of a picture enlarged to be cropped
 KERNELS = {
     "bicubic": Image.Resampling.BICUBIC,
     "bilinear": Image.Resampling.BILINEAR,
@@ -45,8 +46,14 @@ class Preprocess(Spec):
             width, height = cover_columns, max(cover_rows, cover_columns * height // width)
         else:
             width, height = max(cover_columns, cover_rows * width // height), cover_rows
-        image = image.resize((width, height), KERNELS[self.kernel])
         left, top = round((width - columns) / 2), round((height - rows) / 2)
+        if width * height > MAX_COVER:
+            # A picture of 16,384 x 1 would fill the memory: only the part that is kept is computed. Pillow then
+            # rounds some pixels differently, so that others get the peers' way, whole and then cropped.
+            x, y = image.width / width, image.height / height
+            box = (left * x, top * y, (left + columns) * x, (top + rows) * y)
+            return image.resize((columns, rows), KERNELS[self.kernel], box=box)
+        image = image.resize((width, height), KERNELS[self.kernel])
         return image.crop((left, top, left + columns, top + rows))
 
     def __call__(self, image: Image.Image) -> Float[Tensor, "3 Y X"]:

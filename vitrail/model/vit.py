@@ -19,7 +19,7 @@ from vitrail.errors import SpecError
 from vitrail.nn.attention.full import check_heads
 from vitrail.nn.block import Block
 from vitrail.nn.head import AttentionPool, PreLogits, mean_of_cells
-from vitrail.nn.position import resize_table, sincos_1d, sincos_2d
+from vitrail.nn.position import ResizeRule, resize_table, sincos_1d, sincos_2d
 from vitrail.stem import patch
 from vitrail.tokens import Layout, Tokens, check_image, cut
 
@@ -42,12 +42,14 @@ class Spec(spec.Spec):
     distilled: bool = False
     registers: NonNegativeInt = 0
     position: Literal["learned", "sincos_1d", "sincos_2d", "none"] = "learned"
+    resize_rule: ResizeRule = "bicubic"
     position_prefix: NonNegativeInt | None = None
     """How many prefix tokens have a row in the learned table; None is all of them, and DINOv2's registers have none."""
     pool: Literal["token", "mean", "attention"] = "token"
     norm_after_pool: bool = False
     pre_logits: PositiveInt | None = None
     qkv_bias: bool = True
+    activation: Literal["gelu", "gelu_tanh"] = "gelu"
     norm_eps: PositiveFloat = 1e-6
     layer_scale: PositiveFloat | None = None
     dropout_rate: float = Field(0.0, ge=0.0, lt=1.0)
@@ -109,7 +111,9 @@ class VisionTransformer(nn.Module):
         self.norm = nn.Identity() if spec.norm_after_pool else nn.LayerNorm(width, eps=spec.norm_eps)
         self.attn_pool = None
         if spec.pool == "attention":
-            self.attn_pool = AttentionPool(width=width, heads=spec.heads, hidden=spec.hidden, norm_eps=spec.norm_eps)
+            self.attn_pool = AttentionPool(
+                width=width, heads=spec.heads, hidden=spec.hidden, norm_eps=spec.norm_eps, activation=spec.activation
+            )
         self.fc_norm = nn.LayerNorm(width, eps=spec.norm_eps) if spec.norm_after_pool else nn.Identity()
         self.pre_logits = PreLogits(width=width, hidden=spec.pre_logits) if spec.pre_logits else nn.Identity()
         self.head = self._classifier(spec.num_classes)
@@ -127,6 +131,7 @@ class VisionTransformer(nn.Module):
             hidden=spec.hidden,
             norm_eps=spec.norm_eps,
             dropout_rate=spec.dropout_rate,
+            activation=spec.activation,
             drop_path_rate=spec.drop_path_rate * index / max(spec.depth - 1, 1),
             layer_scale=spec.layer_scale,
         )
@@ -167,7 +172,7 @@ class VisionTransformer(nn.Module):
         """The positions for this grid: the learned table (resized if it was learned on another), or a fixed one."""
         if self.pos_embed is not None:
             old = self.spec.table_layout
-            return resize_table(self.pos_embed, old, Layout(grid, old.prefix))
+            return resize_table(self.pos_embed, old, Layout(grid, old.prefix), self.spec.resize_rule)
         if self.spec.position == "none":
             return None
         rows, columns = grid
@@ -259,8 +264,8 @@ HYBRIDS = {
 }
 GRAMMAR = re.compile(
     rf"(?P<family>vit|deit)_(?P<size>{'|'.join(SIZES)})(?P<distilled>_distilled)?"
-    rf"_(?:patch(?P<patch>\d+)|(?P<hybrid>{'|'.join(HYBRIDS)}))(?:_reg(?P<registers>\d+))?"
-    r"(?:_(?P<variant>gap|siglip|dinov2))?(?:_(?P<image>\d+))?"
+    rf"_(?:patch(?P<patch>[0-9]{{1,3}})|(?P<hybrid>{'|'.join(HYBRIDS)}))(?:_reg(?P<registers>[0-9]{{1,3}}))?"
+    r"(?:_(?P<variant>gap|siglip|dinov2))?(?:_(?P<image>[0-9]{1,5}))?"
 )
 VARIANTS: dict[str | None, dict[str, Any]] = {
     None: {},
@@ -269,7 +274,6 @@ VARIANTS: dict[str | None, dict[str, Any]] = {
         "pool": "mean",
         "norm_after_pool": True,
         "position_prefix": 0,
-        "layer_scale": 1e-5,
     },
     "siglip": {"class_token": False, "pool": "attention", "num_classes": 0},
     "dinov2": {"layer_scale": 1e-5, "num_classes": 0, "image_size": 518},
@@ -291,6 +295,8 @@ def spec_named(name: str) -> Spec | None:
     if match["registers"]:
         # Registers have no place, so no row in the position table; timm folds the class token's row into the token.
         fields.update(registers=int(match["registers"]), position_prefix=0)
+    if match["variant"] == "gap" and match["size"] == "medium":
+        fields["layer_scale"] = 1e-5  # timm's base has none
     if match["image"]:
         fields["image_size"] = int(match["image"])
     return Spec.parse(fields)

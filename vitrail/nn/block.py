@@ -10,12 +10,12 @@ from vitrail.tokens import Tokens
 
 
 class Mlp(nn.Module):
-    """Two linear layers with an exact GELU between them, applied to each token alone."""
+    """Two linear layers with a GELU between them, exact unless `gelu_tanh` is asked for, for each token alone."""
 
-    def __init__(self, *, width: int, hidden: int, dropout_rate: float = 0.0) -> None:
+    def __init__(self, *, width: int, hidden: int, dropout_rate: float = 0.0, activation: str = "gelu") -> None:
         super().__init__()
         self.fc1 = nn.Linear(width, hidden)
-        self.act = nn.GELU()
+        self.act = nn.GELU(approximate="tanh" if activation == "gelu_tanh" else "none")
         self.drop1 = nn.Dropout(dropout_rate)
         self.fc2 = nn.Linear(hidden, width)
         self.drop2 = nn.Dropout(dropout_rate)
@@ -65,6 +65,7 @@ class Block(nn.Module):
         width: int,
         hidden: int,
         norm_eps: float,
+        activation: str = "gelu",
         dropout_rate: float = 0.0,
         drop_path_rate: float = 0.0,
         layer_scale: float | None = None,
@@ -74,7 +75,7 @@ class Block(nn.Module):
         self.attn = attention
         self.ls1 = nn.Identity() if layer_scale is None else LayerScale(width=width, start=layer_scale)
         self.norm2 = nn.LayerNorm(width, eps=norm_eps)
-        self.mlp = Mlp(width=width, hidden=hidden, dropout_rate=dropout_rate)
+        self.mlp = Mlp(width=width, hidden=hidden, dropout_rate=dropout_rate, activation=activation)
         self.ls2 = nn.Identity() if layer_scale is None else LayerScale(width=width, start=layer_scale)
         self.drop_path = DropPath(rate=drop_path_rate)
 

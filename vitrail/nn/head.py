@@ -14,11 +14,11 @@ from vitrail.tokens import Layout, Tokens
 class AttentionPool(CrossAttention):
     """One learned query reads all tokens, and an MLP follows (Zhai et al., arXiv 2106.04560, section 3.3)."""
 
-    def __init__(self, *, width: int, heads: int, hidden: int, norm_eps: float) -> None:
+    def __init__(self, *, width: int, heads: int, hidden: int, norm_eps: float, activation: str = "gelu") -> None:
         super().__init__(width=width, heads=heads)
         self.latent = nn.Parameter(torch.empty(1, 1, width))
         self.norm = nn.LayerNorm(width, eps=norm_eps)
-        self.mlp = Mlp(width=width, hidden=hidden)
+        self.mlp = Mlp(width=width, hidden=hidden, activation=activation)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

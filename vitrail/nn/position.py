@@ -66,9 +66,10 @@ def resize_table(
     prefix, cells = table[:, : old.prefix], table[:, old.prefix :]
     rows, columns = old.grid
     image = rearrange(cells, "one (Y X) D -> one D Y X", Y=rows, X=columns)
+    image = image.to(torch.promote_types(image.dtype, torch.float32))  # half precision has no antialiasing
     # Sizes, never scale factors: 37/14 as a float loses a row (dinov2 #378, dino #8).
     if rule == "zoom":
         image = F.interpolate(image, size=new.grid, mode="bilinear", align_corners=True)
     else:
         image = F.interpolate(image, size=new.grid, mode="bicubic", align_corners=False, antialias=True)
-    return torch.cat([prefix, rearrange(image, "one D Y X -> one (Y X) D")], dim=1)
+    return torch.cat([prefix, rearrange(image, "one D Y X -> one (Y X) D").to(table.dtype)], dim=1)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from vitrail import catalogue
 from vitrail.adapt import check_fit
-from vitrail.errors import WeightsError
+from vitrail.errors import ShapeError, SpecError, WeightsError
 from vitrail.names import canonical
 from vitrail.weights import safe
 from vitrail.weights.rules import State
@@ -34,17 +35,28 @@ class Conversion(NamedTuple):
     also: tuple[str, ...]
 
 
-def convert(source: str | Path, *, to: str, out: str | Path, model: str | None = None) -> Conversion:
+def convert(
+    source: str | Path,
+    *,
+    to: str,
+    out: str | Path,
+    model: str | None = None,
+    image_size: tuple[int, int] | None = None,
+) -> Conversion:
     """Write the weights of `source` in another format.
 
     `out` is a file, or a folder, which then gets the weights and the config.json with which the other project opens
-    it. `model` is needed only where the tensors' shapes do not tell which model of the catalogue they are.
+    it. `model` is needed only where the tensors' shapes do not tell which model of the catalogue they are, and
+    `image_size` only where that model was trained on another size than its name says.
     """
-    format_named(to)
+    form = format_named(to)
     loaded = load_weights(source)
+    if image_size:
+        loaded = loaded._replace(facts={**loaded.facts, "image_size": image_size})
     matches = _matches(loaded, [model] if model else _candidates(str(source)))
     name, spec = matches[0]
-    if Path(out).exists() and find_file(source).resolve() in (Path(out).resolve(), *Path(out).resolve().glob("*")):
+    path, given = _target(Path(out), form).resolve(), find_file(source).resolve()
+    if given in (path, path.parent):
         raise WeightsError("the result would lie over its source.", got=f"--out {out}.", hint="another --out.")
     files = _write(loaded.state, spec.model_dump(mode="json"), name, to, Path(out))
     return Conversion(name, loaded.format, to, len(loaded.state), files, tuple(other for other, _ in matches[1:]))
@@ -58,13 +70,12 @@ def save_weights(model: Any, out: str | Path, *, to: str = "timm") -> tuple[Path
 def _write(state: State, facts: dict[str, Any], name: str, to: str, out: Path) -> tuple[Path, ...]:
     form = format_named(to)
     foreign = form.write(state, facts)
-    as_file = out.suffix.lower() in safe.KIND_OF_SUFFIX and not out.is_dir()
-    path = out if as_file else out / f"model{form.SUFFIXES[0]}"
+    path = _target(out, form)
     if path.suffix.lower() not in form.SUFFIXES:
         raise WeightsError(
             f"the {to} format is not kept in such files.", got=f"{path.name!r}.", hint=f"{' or '.join(form.SUFFIXES)}."
         )
-    if as_file:
+    if path == out:
         safe.write_tensors(foreign, path)
         return (path,)
     preprocess = catalogue.preprocess_named(name) if name else {}
@@ -83,6 +94,12 @@ def _write(state: State, facts: dict[str, Any], name: str, to: str, out: Path) -
     return (path, out / "config.json")
 
 
+def _target(out: Path, form: ModuleType) -> Path:
+    """The weight file that `out` means: itself, or the one in the folder."""
+    is_file = out.suffix.lower() in safe.KIND_OF_SUFFIX and not out.is_dir()
+    return out if is_file else out / f"model{form.SUFFIXES[0]}"
+
+
 def _candidates(source: str) -> list[str]:
     """The catalogue; a DeiT has the shapes of a ViT, so names in the path come first, and then ViT before DeiT."""
     return sorted(catalogue.list_models(), key=lambda name: (name not in source, name.startswith("deit")))
@@ -94,9 +111,13 @@ def _matches(loaded: Weights, names: list[str]) -> list[tuple[str, Any]]:
     found = []
     for name in names:
         spec = catalogue.spec_named(name)
-        spec = spec.override(
-            {field: value for field, value in _told(loaded).items() if field in type(spec).model_fields}
-        )
+        told = {field: value for field, value in _told(loaded).items() if field in type(spec).model_fields}
+        try:
+            spec = spec.override(told)
+        except (SpecError, ShapeError):  # another width that the heads do not divide, or another patch
+            if len(names) == 1:
+                raise
+            continue
         with catalogue.hollow():
             wanted = catalogue.build(spec).state_dict()
         if {key: tensor.shape for key, tensor in wanted.items()} == shapes:

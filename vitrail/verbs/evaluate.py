@@ -63,6 +63,8 @@ def evaluate(
         if progress is not None:
             progress(done, len(samples))
     logits = torch.cat(rows)
+    if not bool(torch.isfinite(logits).all()):
+        raise DataError("the model's outputs are not finite.", got="NaN or infinity.", hint="other weights.")
     target = torch.tensor([classes[sample.label] for sample in samples])
     return _judge(logits, target, samples, real_labels, preprocess, network.changes)
 
@@ -133,7 +135,7 @@ def _read_real(path: Path, samples: Sequence[Sample]) -> list[set[int]]:
     try:
         table: Any = json.loads(path.read_text(encoding="utf-8"))
         labels = [set(row) for row in table]
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise DataError(
             f"{path} holds no ReaL labels.", got=f"{error}.", hint="real.json of the ReaL labels."
         ) from None

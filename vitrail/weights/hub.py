@@ -24,8 +24,10 @@ def fetch(name: str) -> Path:
     try:
         try:
             path = hf_hub_download(repository, FILES[0])
-        except RemoteEntryNotFoundError:
-            path = hf_hub_download(repository, FILES[1])
+        except (RemoteEntryNotFoundError, LocalEntryNotFoundError) as error:
+            # Offline, the older kind may still lie in the cache; online, the hub has said that the newer is not there.
+            offline = isinstance(error, LocalEntryNotFoundError)
+            path = hf_hub_download(repository, FILES[1], local_files_only=offline)
         with contextlib.suppress(RemoteEntryNotFoundError, LocalEntryNotFoundError):  # welcome, not needed
             hf_hub_download(repository, "config.json")
         return Path(path)

@@ -20,6 +20,8 @@ State = dict[str, Tensor]
 Facts = Mapping[str, Any]
 """What a specification says of the model, as plain data; some formats need more than the tensors tell."""
 
+LARGEST_EPS = 1e-5  # of a normalisation that makes no difference worth telling; formats without a config assume 1e-6
+
 
 class Form(NamedTuple):
     """How tensors change shape on the way in (`read`) and on the way out (`write`)."""
@@ -42,7 +44,7 @@ def joined(parts: int) -> Form:
 
 
 SAME = Form(lambda tensors: tensors, lambda tensors, _: tensors)
-TRANSPOSED = Form(lambda tensors: [t.T for t in tensors], lambda tensors, _: [t.T for t in tensors])
+TRANSPOSED = Form(lambda tensors: [t.mT for t in tensors], lambda tensors, _: [t.mT for t in tensors])
 
 
 def rule(native: str | Sequence[str], foreign: str | Sequence[str], form: Form = SAME) -> Rule:
@@ -59,6 +61,10 @@ def layer(native: str, foreign: str | Sequence[str], form: Form = SAME) -> list[
 
 def require(facts: Facts, format_name: str, **wanted: Any) -> None:
     """Refuse a model that the format's own project would load and compute differently."""
+    if facts.get("norm_eps", 0.0) > LARGEST_EPS:
+        raise WeightsError(
+            f"the {format_name} format has no place for norm_eps.", got=f"{facts['norm_eps']}.", hint="norm_eps=1e-6."
+        )
     for field, value in wanted.items():
         if facts.get(field, value) != value:
             raise WeightsError(

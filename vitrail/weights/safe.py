@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import pickle
-import re
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -21,12 +19,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from vitrail.errors import WeightsError
+from vitrail.weights.pickled import read_torch
 
 MAX_HEADER = 16 * 2**20  # bytes of a safetensors header; a ViT-G has 0.1 MiB
 MAX_INDEX = 16 * 2**20  # bytes of an index of shards
 MAX_INFLATION = 100  # times that an npz may grow when it is unpacked, past the first
 SMALL = 16 * 2**20  # bytes
-NESTED = ("state_dict", "model", "module")  # where training scripts put the weights
+FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+NUMBERS = FLOATS | {torch.int64, torch.int32, torch.uint8, torch.bool}
 KIND_OF_SUFFIX = {".safetensors": "safetensors", ".npz": "npz", ".pth": "torch", ".pt": "torch", ".bin": "torch"}
 FOLDER_FILES = (
     "model.safetensors",
@@ -54,6 +54,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     if not tensors:
         raise WeightsError(f"{path.name} has no tensors.", got=f"{path.stat().st_size} bytes.")
     for key, tensor in tensors.items():
+        if tensor.dtype not in NUMBERS:
+            raise WeightsError(
+                f"{path.name} holds numbers that Vitrail does not use.",
+                got=f"{tensor.dtype} in {key!r}.",
+                hint="float32, float16 or bfloat16.",
+            )
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise WeightsError(
                 f"{path.name} has numbers that are not finite.",
@@ -75,9 +81,14 @@ def _read_one(path: Path) -> dict[str, Tensor]:
     readers: dict[str, Callable[[Path], dict[str, Tensor]]] = {
         "safetensors": _read_safetensors,
         "npz": _read_npz,
-        "torch": _read_torch,
+        "torch": read_torch,
     }
-    return readers[kind](path)
+    try:
+        return readers[kind](path)
+    except (WeightsError, PermissionError):
+        raise
+    except Exception as error:  # noqa: BLE001 - fuzzing finds ever new ones: zlib, tokenize, struct, assertions
+        raise _damaged(path, error) from None
 
 
 def _kind(path: Path) -> str:
@@ -117,27 +128,21 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         header = int.from_bytes(file.read(8), "little")
     if header > min(MAX_HEADER, path.stat().st_size - 8):
         raise _damaged(path, ValueError(f"a header of {header} bytes in a file of {path.stat().st_size}"))
-    try:
-        # The library checks every offset against the file before it maps it.
-        return {key: tensor.clone() for key, tensor in load_file(path).items()}
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise _damaged(path, error) from None
+    # The library checks every offset against the file before it maps it.
+    return {key: tensor.clone() for key, tensor in load_file(path).items()}
 
 
 def _read_npz(path: Path) -> dict[str, Tensor]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-            unpacked = sum(member.file_size for member in members)
-            if unpacked > SMALL and unpacked > MAX_INFLATION * path.stat().st_size:
-                raise WeightsError(
-                    f"{path.name} unpacks to suspiciously much.",
-                    got=f"{unpacked} bytes from {path.stat().st_size}.",
-                    hint="a file that was not compressed.",
-                )
-            return {member.filename.removesuffix(".npy"): _read_npy(path, archive, member) for member in members}
-    except (zipfile.BadZipFile, OSError, ValueError, EOFError, NotImplementedError, RuntimeError) as error:
-        raise _damaged(path, error) from None
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        unpacked = sum(member.file_size for member in members)
+        if unpacked > SMALL and unpacked > MAX_INFLATION * path.stat().st_size:
+            raise WeightsError(
+                f"{path.name} unpacks to suspiciously much.",
+                got=f"{unpacked} bytes from {path.stat().st_size}.",
+                hint="a file that was not compressed.",
+            )
+        return {member.filename.removesuffix(".npy"): _read_npy(path, archive, member) for member in members}
 
 
 def _read_npy(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Tensor:
@@ -165,53 +170,6 @@ def _read_npy(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> 
         raise WeightsError(f"{path.name} holds something that is no number.", got=f"{dtype} in {member.filename!r}.")
     array = np.frombuffer(data, dtype=dtype).reshape(shape, order="F" if fortran else "C")
     return torch.from_numpy(np.ascontiguousarray(array.astype(dtype.newbyteorder("="), copy=False)))
-
-
-def _read_torch(path: Path) -> dict[str, Tensor]:
-    mapped = False
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            packed = [member.filename for member in archive.infolist() if member.compress_type != zipfile.ZIP_STORED]
-        if packed:
-            raise WeightsError(
-                f"{path.name} is compressed, which PyTorch never does.",
-                got=f"{packed[0]!r} deflated.",
-                hint="a new copy.",
-            )
-        mapped = True
-    try:
-        saved = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    except pickle.UnpicklingError as error:
-        named = re.search(r"GLOBAL (\S+)", str(error))
-        raise WeightsError(
-            f"{path.name} is a pickle that holds more than tensors, and loading it could run code.",
-            got=f"{named[1]} in the pickle." if named else "a pickle that PyTorch's safe loader refuses.",
-            hint="a safetensors file of the same weights, or save the bare state_dict again where you trust it.",
-        ) from None
-    except (RuntimeError, OSError, EOFError, ValueError, KeyError, AttributeError, TypeError, IndexError) as error:
-        raise _damaged(path, error) from None
-    return {key.removeprefix("module."): _owned(path, key, tensor) for key, tensor in _nested(path, saved).items()}
-
-
-def _nested(path: Path, saved: object) -> Mapping[str, Tensor]:
-    """The mapping of names to tensors, wherever the training script has put it."""
-    for _ in range(3):
-        if not isinstance(saved, Mapping):
-            break
-        if saved and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in saved.items()):
-            return saved
-        saved = next((saved[name] for name in NESTED if name in saved), None)
-    raise WeightsError(
-        f"{path.name} has no state_dict.", got=f"{type(saved).__name__}.", hint="a file that has tensors by name."
-    )
-
-
-def _owned(path: Path, key: str, tensor: Tensor) -> Tensor:
-    """A copy of a tensor's own, if it is a plain one that does not claim more than its storage has."""
-    plain = tensor.layout == torch.strided and not tensor.is_quantized and tensor.device.type == "cpu"
-    if not plain or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
-        raise WeightsError(f"{path.name} holds a tensor that is no plain array.", got=f"{key!r}.", hint="a dense copy.")
-    return tensor.detach().clone().contiguous()
 
 
 def _shards(index: Path) -> list[Path]:

@@ -38,7 +38,13 @@ def load_weights(source: str | Path) -> Weights:
             facts = (
                 form.facts_from(_config(folder / "config.json"), tensors.keys()) if hasattr(form, "facts_from") else {}
             )
-            return Weights(form.read(tensors), name, facts)
+            try:
+                return Weights(form.read(tensors), name, facts)
+            except (RuntimeError, IndexError, ValueError) as error:
+                reason = " ".join(str(error).split())[:160].rstrip(".")
+                raise WeightsError(
+                    f"{path.name} has tensors of other shapes than {name} has.", got=f"{reason}."
+                ) from None
     shown = ", ".join(sorted(tensors)[:3])
     raise WeightsError(
         f"{path.name} is in no format that Vitrail knows.",
@@ -69,7 +75,7 @@ def format_named(name: str) -> ModuleType:
 def _config(path: Path) -> dict[str, Any]:
     """The config.json beside a weight file; one that cannot be read says nothing, for it is not needed."""
     try:
-        if path.stat().st_size > MAX_CONFIG:
+        if not path.is_file() or path.stat().st_size > MAX_CONFIG:
             return {}
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -29,7 +29,7 @@ def list_samples(root: Path) -> list[Sample]:
         raise DataError(f"{root} is not a folder.", got="a file." if root.exists() else "nothing there.", hint=hint)
     samples = []
     for folder in sorted(_visible(root)):
-        if not folder.is_dir():
+        if not folder.is_dir() or not folder.resolve().is_relative_to(root.resolve()):
             continue
         pictures = (path for path in sorted(_visible(folder)) if path.suffix.lower() in SUFFIXES)
         samples += [Sample(path, folder.name) for path in pictures if _is_plain(path, root)]

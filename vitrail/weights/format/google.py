@@ -24,8 +24,8 @@ CONV = Form(
 # Old hybrids keep their group norms as [1, 1, 1, C], newer ones as [C].
 VECTOR = Form(lambda tensors: [t.reshape(-1) for t in tensors], lambda tensors, _: tensors)
 HEADS_OUT = Form(  # [H, E, D] there, [D, H E] here
-    lambda tensors: [t.flatten(0, 1).T for t in tensors],
-    lambda tensors, facts: [torch.unflatten(t.T, 0, (facts["heads"], -1)) for t in tensors],
+    lambda tensors: [t.flatten(0, 1).mT for t in tensors],
+    lambda tensors, facts: [torch.unflatten(t.mT, 0, (facts["heads"], -1)) for t in tensors],
 )
 
 
@@ -33,7 +33,7 @@ def heads_in(parts: int) -> Form:
     """Kernels [D, H, E] (or biases [H, E]) for each of q, k and v there, one matrix [parts H E, D] here."""
 
     def read(tensors: list[Tensor]) -> list[Tensor]:
-        return [torch.cat([t.flatten(-2).T if t.ndim == 3 else t.flatten() for t in tensors])]
+        return [torch.cat([t.flatten(-2).mT if t.ndim == 3 else t.flatten() for t in tensors])]
 
     def write(tensors: list[Tensor], facts: Facts) -> list[Tensor]:
         return [torch.unflatten(t.movedim(0, -1), -1, (facts["heads"], -1)) for t in tensors[0].chunk(parts)]

@@ -179,6 +179,8 @@ def family_of(state: Collection[str]) -> str:
     return next((FAMILY_MARKS[mark] for mark in FAMILY_MARKS if mark in state), "vit")
 
 
+ACTIVATIONS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}  # theirs: ours
+MAX_HEADS = 1024
 ARCHITECTURES = {  # with a classifier, without
     "vit": ("ViTForImageClassification", "ViTModel"),
     "deit": ("DeiTForImageClassificationWithTeacher", "DeiTModel"),
@@ -220,10 +222,13 @@ def config(facts: Facts, name: str, preprocess: Mapping[str, Any]) -> dict[str, 
         if facts["registers"]:
             extra["num_register_tokens"] = facts["registers"]
         del sizes["intermediate_size"]
-    if family == "siglip_vision_model" and rows != columns:
+    if family.startswith(("siglip", "dinov2")) and rows != columns:
         raise WeightsError(
-            "transformers' SigLIP takes square pictures only.", got=f"image_size={rows} x {columns}.", hint="--to timm."
+            f"transformers' {family} takes square pictures only.", got=f"{rows} x {columns}.", hint="--to timm."
         )
+    patch = facts["stem"]["patch"]
+    if len(set(patch)) > 1:
+        raise WeightsError("transformers cuts square patches only.", got=f"{patch}.", hint="--to timm.")
     if facts["pre_logits"]:
         extra = {"pooler_output_size": facts["pre_logits"], "pooler_act": "tanh"}
     return {
@@ -231,8 +236,8 @@ def config(facts: Facts, name: str, preprocess: Mapping[str, Any]) -> dict[str, 
         **sizes,
         **extra,
         "image_size": rows if rows == columns else [rows, columns],
-        "patch_size": facts["stem"]["patch"][0] if len(set(facts["stem"]["patch"])) == 1 else facts["stem"]["patch"],
-        "hidden_act": "gelu",
+        "patch_size": patch[0],
+        "hidden_act": "gelu_pytorch_tanh" if facts["activation"] == "gelu_tanh" else "gelu",
     }
 
 
@@ -250,10 +255,37 @@ def _family_of_facts(facts: Facts) -> str:
 
 def facts_from(config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
     """What the names of the tensors and a config.json beside them say of the specification."""
-    eps = config.get("layer_norm_eps")
     facts: dict[str, Any] = {}
-    if isinstance(eps, int | float) and config.get("model_type") in FAMILIES:
-        facts["norm_eps"] = float(eps)
     if any(key.endswith("embeddings.register_tokens") for key in keys):
         facts["position_prefix"] = 1  # the class token has a position, the registers have none
+    family = config.get("model_type")
+    if not isinstance(family, str) or family not in FAMILIES:
+        return facts
+    if family == "bit":
+        for field, value in (("global_padding", None), ("embedding_dynamic_padding", False)):
+            _refuse_unless(config, field, (value,))
+        _refuse_unless(config, "layer_type", ("preactivation",))
+        return facts
+    _refuse_unless(config, "hidden_act", tuple(ACTIVATIONS))
+    # What transformers assumes where the file is silent.
+    facts["activation"] = ACTIVATIONS[
+        config.get("hidden_act", "gelu_pytorch_tanh" if family.startswith("siglip") else "gelu")
+    ]
+    eps, heads, size = (config.get(key) for key in ("layer_norm_eps", "num_attention_heads", "image_size"))
+    if isinstance(eps, float) and 0 < eps < 1:
+        facts["norm_eps"] = eps
+    if type(heads) is int and 0 < heads <= MAX_HEADS:
+        facts["heads"] = heads
+    sides = (size, size) if type(size) is int else size
+    if isinstance(sides, list | tuple) and len(sides) == 2 and all(type(side) is int and side > 0 for side in sides):
+        facts["image_size"] = tuple(sides)
     return facts
+
+
+def _refuse_unless(config: Mapping[str, Any], field: str, allowed: tuple[object, ...]) -> None:
+    if field in config and config[field] not in allowed:
+        raise WeightsError(
+            f"the config.json beside the weights asks for {field}={config[field]!r}, which Vitrail does not compute.",
+            got=f"{field}={config[field]!r}.",
+            hint=f"{field} among {', '.join(map(repr, allowed))}.",
+        )

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from vitrail.errors import WeightsError
+from vitrail.weights import rules
 from vitrail.weights.rules import Facts, State
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
@@ -32,6 +33,7 @@ def write(state: Mapping[str, Tensor], facts: Facts) -> State:
             got="a model with pre_logits.",
             hint="--to google or --to torchvision, which have one.",
         )
+    rules.require(facts, "timm")
     if facts.get("position") in ("sincos_1d", "sincos_2d"):
         raise WeightsError(
             "timm has no place for fixed positions.", got=f"position={facts['position']}.", hint="position=learned."
@@ -73,6 +75,7 @@ def config(facts: Facts, name: str, preprocess: Mapping[str, Any]) -> dict[str, 
             "pos_embed": "none" if facts["position"] == "none" else "learn",
             "global_pool": {"token": "token", "mean": "avg", "attention": "map"}[facts["pool"]],
             "fc_norm": facts["norm_after_pool"],
+            "act_layer": facts["activation"],
         }
         if facts["stem"]["name"] == "patch":
             args["patch_size"] = facts["stem"]["patch"]

@@ -44,5 +44,6 @@ def read(tensors: Mapping[str, Tensor]) -> State:
 
 def write(state: Mapping[str, Tensor], facts: Facts) -> State:
     """The tensors under this format's names."""
-    rules.require(facts, "torchvision", pool="token", position="learned", norm_after_pool=False)
+    same = {"pool": "token", "position": "learned", "norm_after_pool": False, "activation": "gelu"}
+    rules.require(facts, "torchvision", class_token=True, **same)
     return rules.write(state, RULES, facts, "torchvision")
