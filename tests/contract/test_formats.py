@@ -166,6 +166,20 @@ def test_a_non_square_table_is_converted(tmp_path: Path) -> None:
     assert same(read_tensors(tmp_path / "back.safetensors"), dict(model.state_dict()))
 
 
+def test_the_model_of_the_right_size_is_meant(tmp_path: Path) -> None:
+    save_weights(create_model("vit_tiny_patch16_384", depth=12), tmp_path / "hf", to="hf")
+    done = convert(tmp_path / "hf", to="timm", out=tmp_path / "w.safetensors")
+    assert (done.model, done.also) == ("vit_tiny_patch16_384", ())
+
+
+def test_tensors_of_wrong_shapes_are_not_converted(tmp_path: Path) -> None:
+    tensors = dict(create_model("vit_mu_patch16_224").state_dict())
+    for key in ("head.weight", "patch_embed.proj.weight", "pos_embed"):
+        write_tensors({**tensors, key: torch.zeros(())}, tmp_path / "w.safetensors")
+        with pytest.raises(WeightsError, match=r"no model of the catalogue"):
+            convert(tmp_path / "w.safetensors", to="google", out=tmp_path / "w.npz")
+
+
 def test_a_folder_is_not_written_over_itself(tmp_path: Path) -> None:
     save_weights(create_model("vit_mu_patch16_224"), tmp_path / "hf", to="hf")
     for out in (tmp_path / "hf", tmp_path / "hf" / "model.safetensors"):

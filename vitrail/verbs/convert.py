@@ -106,11 +106,15 @@ def _candidates(source: str) -> list[str]:
 
 
 def _matches(loaded: Weights, names: list[str]) -> list[tuple[str, Any]]:
-    """Those of the models whose shapes the tensors have, with their specifications; there is one at least."""
+    """Those of the models whose shapes the tensors have, with their specifications; there is one at least.
+
+    A model whose own size of pictures fits is meant rather than one that would have to change its size.
+    """
     shapes = {key: tensor.shape for key, tensor in loaded.state.items()}
-    found = []
+    found: list[tuple[str, Any]] = []
+    resized: list[tuple[str, Any]] = []
     for name in names:
-        spec = catalogue.spec_named(name)
+        spec = named = catalogue.spec_named(name)
         told = {field: value for field, value in _told(loaded).items() if field in type(spec).model_fields}
         try:
             spec = spec.override(told)
@@ -121,24 +125,26 @@ def _matches(loaded: Weights, names: list[str]) -> list[tuple[str, Any]]:
         with catalogue.hollow():
             wanted = catalogue.build(spec).state_dict()
         if {key: tensor.shape for key, tensor in wanted.items()} == shapes:
-            found.append((canonical(name), spec))
+            (found if spec.image_size == named.image_size else resized).append((canonical(name), spec))
         elif len(names) == 1:
             check_fit(loaded.state, wanted, name)
-    if not found:
+    if not found and not resized:
         raise WeightsError(
             "no model of the catalogue has tensors of these shapes.",
             got=f"{len(shapes)} tensors.",
             hint="--model NAME; a name such as vit_tiny_patch8_64 need not be in the catalogue.",
         )
-    return found
+    return found or resized[:1]
 
 
 def _told(loaded: Weights) -> dict[str, Any]:
     """The fields of a specification that the tensors themselves tell."""
     state = loaded.state
     head = state.get("head.weight", state.get("head.fc.weight"))
-    fields = {**loaded.facts, "num_classes": 0 if head is None else head.shape[0]}
-    if "pre_logits.fc.weight" in state:
-        fields["pre_logits"] = state["pre_logits.fc.weight"].shape[0]
+    hidden = state.get("pre_logits.fc.weight")
     first = next((state[key] for key in FIRST_WEIGHTS if key in state), None)
-    return fields if first is None else {**fields, "channels": first.shape[1]}
+    fields = {**loaded.facts, "num_classes": 0}
+    for field, tensor, dim in (("num_classes", head, 0), ("pre_logits", hidden, 0), ("channels", first, 1)):
+        if tensor is not None and tensor.ndim > dim and tensor.shape[dim]:
+            fields[field] = tensor.shape[dim]
+    return fields
