@@ -52,21 +52,24 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except BrokenPipeError:
-        code = CLOSED_PIPE
+        code = _give_up(CLOSED_PIPE)
     except SystemExit as stop:  # Typer's own answers: 130 to an interrupt, 1 to a closed pipe
-        code = CLOSED_PIPE if isinstance(stop.__context__, BrokenPipeError) else stop.code
+        code = _give_up(CLOSED_PIPE) if isinstance(stop.__context__, BrokenPipeError) else stop.code
     except OSError as error:
         place = error.filename or "standard output"
         print(f"OSError: {place} cannot be read or written.\n  Got {error.strerror or error}.", file=sys.stderr)
-        code = 2
+        code = _give_up(2)
     except Exception as error:  # noqa: BLE001 - the last resort, which tells whose fault it is
         code = _usage(error)
     if code == INTERRUPTED:
         print("Interrupted.", file=sys.stderr)
-    if code in (2, CLOSED_PIPE):
-        # Whatever still waits to be printed would fail a second time, and noisily.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _give_up(code: int) -> int:
+    """Forget what still waits to be printed, which would fail a second time, and noisily."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
 
 
 def _usage(error: Exception) -> int:

@@ -39,6 +39,11 @@ class ShapeError(VitrailError):
     """A tensor does not have the shape that the model was built for."""
 
 
+def brief(error: Exception) -> str:
+    """What another library's exception says, on one short line that ends in a full stop."""
+    return (" ".join(str(error).split())[:160].rstrip(".") or type(error).__name__) + "."
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str], *, more: str = "") -> UnknownNameError:
     """The error for a name that is not there, with the nearest names that are."""
     names = sorted(known)

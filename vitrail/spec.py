@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PositiveInt, SerializeAsAny, ValidationError
 
 from vitrail import plug
-from vitrail.errors import SpecError
+from vitrail.errors import SpecError, brief
 
 
 class Spec(BaseModel):
@@ -29,7 +29,7 @@ class Spec(BaseModel):
         except ValidationError as error:
             raise _explain(cls, error, fields) from None
         except (TypeError, ValueError, RecursionError) as error:
-            raise SpecError("a specification holds plain values.", got=f"{' '.join(str(error).split())}.") from None
+            raise SpecError("a specification holds plain values.", got=brief(error)) from None
 
     @classmethod
     def parse_yaml(cls, text: str) -> Self:
@@ -102,7 +102,7 @@ def _read_yaml(text: str) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise SpecError("this is not valid YAML.", got=f"{' '.join(str(error).split())[:160]}.") from None
+        raise SpecError("this is not valid YAML.", got=brief(error)) from None
 
 
 def _plain(value: object) -> object:

@@ -70,6 +70,13 @@ def code_in_legacy_pickle(folder: Path) -> Path:
 
 
 @bad("is a pickle that holds more than tensors(.|\n)*Got posix.system in the pickle")
+def code_before_a_harmless_zip(folder: Path) -> Path:
+    buffer = io.BytesIO()
+    torch.save({"patch_embed.proj.weight": torch.zeros(3)}, buffer)
+    return put(folder / "w.pth", pickle.dumps({"a": Evil(folder / "ran")}, protocol=2) + buffer.getvalue())
+
+
+@bad("is a pickle that holds more than tensors(.|\n)*Got posix.system in the pickle")
 def code_in_zip(folder: Path) -> Path:
     torch.save({"a": Evil(folder / "ran")}, folder / "w.pth")
     return folder / "w.pth"

@@ -180,6 +180,12 @@ def test_tensors_of_wrong_shapes_are_not_converted(tmp_path: Path) -> None:
             convert(tmp_path / "w.safetensors", to="google", out=tmp_path / "w.npz")
 
 
+def test_another_number_of_channels_is_told_by_the_tensors(tmp_path: Path) -> None:
+    for name in ("vit_mu_patch16_224", "vit_tiny_r_s16_p8_224"):
+        save_weights(create_model(name, channels=1), tmp_path / "w.safetensors")
+        assert convert(tmp_path / "w.safetensors", to="google", out=tmp_path / "w.npz").model == name
+
+
 def test_a_folder_is_not_written_over_itself(tmp_path: Path) -> None:
     save_weights(create_model("vit_mu_patch16_224"), tmp_path / "hf", to="hf")
     for out in (tmp_path / "hf", tmp_path / "hf" / "model.safetensors"):

@@ -128,6 +128,15 @@ def test_encode_can_be_exported_by_itself() -> None:
     assert exported(tokens).layout == tokens.layout
 
 
+@pytest.mark.parametrize("kind", ["sincos_1d", "sincos_2d"])
+def test_a_fixed_table_is_made_once_and_is_no_weight(kind: str) -> None:
+    model = make(kind)
+    assert model.position_table(model.spec.layout.grid) is model.pos_fixed
+    assert "pos_fixed" not in model.state_dict()
+    with hollow():
+        assert not build(model.spec).pos_fixed.is_meta  # so that weights alone fill a hollow model
+
+
 @pytest.mark.parametrize("kind", ["vit", "registers", "sincos_2d", "attention-pool", "hybrid-root"])
 def test_another_picture_size_at_run_time(kind: str) -> None:
     """A learned table is resized, a fixed one made anew; the result is that of a model built for the size."""

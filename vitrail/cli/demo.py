@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from vitrail.cli import models
-from vitrail.console import JsonFlag, QuietFlag, remark
+from vitrail.console import JsonFlag, QuietFlag, print_json, print_table, remark
 
 NEXT = """
 Three things to try next:
@@ -14,5 +13,14 @@ Three things to try next:
 
 def command(as_json: JsonFlag = False, quiet: QuietFlag = False) -> None:
     """A first look: the model catalogue, until there is something to train."""
-    models.command(as_json=as_json, quiet=quiet)
-    remark(NEXT, quiet=quiet or as_json)
+    from vitrail.verbs.models import models
+
+    entries = models()
+    if as_json:
+        print_json([entry._asdict() for entry in entries])
+        return
+    rows = [
+        [entry.name, f"{entry.params / 1e6:,.1f} M", f"{entry.gflops:,.1f}", str(entry.tokens)] for entry in entries
+    ]
+    print_table(["name", "params", "GFLOPs", "tokens"], rows)
+    remark(NEXT, quiet=quiet)

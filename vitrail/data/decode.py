@@ -12,7 +12,7 @@ from typing import BinaryIO
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from vitrail.errors import DataError
+from vitrail.errors import DataError, brief
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
 MAX_PIXELS = 40_000_000
@@ -46,9 +46,8 @@ def open_image(source: str | Path | BinaryIO, *, name: str = "") -> Image.Image:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large(name, str(error)) from None
     except Exception as error:  # noqa: BLE001 - fuzzing finds ever new ones in decoders
-        reason = " ".join(str(error).split())[:160].rstrip(".")
         raise DataError(
-            f"{name} is damaged or cut short.", got=f"{reason}.", hint="a new copy, or leave it out."
+            f"{name} is damaged or cut short.", got=brief(error), hint="a new copy, or leave it out."
         ) from None
 
 

@@ -96,6 +96,8 @@ class Spec(spec.Spec):
 class VisionTransformer(nn.Module):
     """Patches, positions, encoder blocks, a head: `forward` is `classify(encode(tokenize(image)))`."""
 
+    pos_fixed: Tensor | None
+
     def __init__(self, spec: Spec) -> None:
         super().__init__()
         self.spec = spec
@@ -106,6 +108,7 @@ class VisionTransformer(nn.Module):
         self.reg_token = nn.Parameter(torch.empty(1, spec.registers, width)) if spec.registers else None
         learned = spec.position == "learned"
         self.pos_embed = nn.Parameter(torch.empty(1, spec.table_layout.num_tokens, width)) if learned else None
+        self.register_buffer("pos_fixed", fixed_table(spec, spec.layout.grid), persistent=False)
         self.pos_drop = nn.Dropout(spec.dropout_rate)
         self.blocks = nn.Sequential(*[self._block(index) for index in range(spec.depth)])
         self.norm = nn.Identity() if spec.norm_after_pool else nn.LayerNorm(width, eps=spec.norm_eps)
@@ -173,12 +176,7 @@ class VisionTransformer(nn.Module):
         if self.pos_embed is not None:
             old = self.spec.table_layout
             return resize_table(self.pos_embed, old, Layout(grid, old.prefix), self.spec.resize_rule)
-        if self.spec.position == "none":
-            return None
-        rows, columns = grid
-        if self.spec.position == "sincos_1d":
-            return sincos_1d(rows * columns, self.spec.width)[None]
-        return sincos_2d((rows, columns), self.spec.width)[None]
+        return self.pos_fixed if grid == self.spec.layout.grid else fixed_table(self.spec, grid)
 
     def tokenize(self, image: Float[Tensor, "B C Y X"]) -> Tokens:
         """z_0 = [x_class; x_p E] + E_pos (equation 1)."""
@@ -237,6 +235,16 @@ class VisionTransformer(nn.Module):
         return total + 2 * sum(_matrix_size(head) for head in heads)
 
 
+def fixed_table(spec: Spec, grid: tuple[int, ...]) -> Float[Tensor, "1 N D"] | None:
+    """The sines and cosines for this grid, where the specification asks for them."""
+    rows, columns = grid
+    if spec.position == "sincos_1d":
+        return sincos_1d(rows * columns, spec.width)[None]
+    if spec.position == "sincos_2d":
+        return sincos_2d((rows, columns), spec.width)[None]
+    return None
+
+
 def _matrix_size(module: nn.Module) -> int:
     return sum(part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear))
 
@@ -269,12 +277,7 @@ GRAMMAR = re.compile(
 )
 VARIANTS: dict[str | None, dict[str, Any]] = {
     None: {},
-    "gap": {
-        "class_token": False,
-        "pool": "mean",
-        "norm_after_pool": True,
-        "position_prefix": 0,
-    },
+    "gap": {"class_token": False, "pool": "mean", "norm_after_pool": True, "position_prefix": 0},
     "siglip": {"class_token": False, "pool": "attention", "num_classes": 0},
     "dinov2": {"layer_scale": 1e-5, "num_classes": 0, "image_size": 518},
 }

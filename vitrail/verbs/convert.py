@@ -16,13 +16,6 @@ from vitrail.weights import safe
 from vitrail.weights.rules import State
 from vitrail.weights.source import Weights, find_file, format_named, load_weights
 
-FIRST_WEIGHTS = (  # the one that is there and stands first meets the input channels
-    "patch_embed.backbone.stem.conv.weight",
-    "patch_embed.backbone.conv.weight",
-    "stem.conv.weight",
-    "patch_embed.proj.weight",
-)
-
 
 class Conversion(NamedTuple):
     """What was converted, from what to what, the files written, and the models whose tensors look just the same."""
@@ -122,8 +115,7 @@ def _matches(loaded: Weights, names: list[str]) -> list[tuple[str, Any]]:
             if len(names) == 1:
                 raise
             continue
-        with catalogue.hollow():
-            wanted = catalogue.build(spec).state_dict()
+        spec, wanted = _with_channels(spec, loaded.state)
         if {key: tensor.shape for key, tensor in wanted.items()} == shapes:
             (found if spec.image_size == named.image_size else resized).append((canonical(name), spec))
         elif len(names) == 1:
@@ -137,14 +129,23 @@ def _matches(loaded: Weights, names: list[str]) -> list[tuple[str, Any]]:
     return found or resized[:1]
 
 
+def _with_channels(spec: Any, state: State) -> tuple[Any, State]:
+    """The specification with the file's number of input channels, and the tensors that it asks for."""
+    with catalogue.hollow():
+        model = catalogue.build(spec)
+        first = state.get(model.first_weight)
+        if first is not None and first.ndim > 1 and first.shape[1] not in (0, spec.channels):
+            spec = spec.override({"channels": first.shape[1]})
+            model = catalogue.build(spec)
+    return spec, model.state_dict()
+
+
 def _told(loaded: Weights) -> dict[str, Any]:
     """The fields of a specification that the tensors themselves tell."""
     state = loaded.state
-    head = state.get("head.weight", state.get("head.fc.weight"))
-    hidden = state.get("pre_logits.fc.weight")
-    first = next((state[key] for key in FIRST_WEIGHTS if key in state), None)
     fields = {**loaded.facts, "num_classes": 0}
-    for field, tensor, dim in (("num_classes", head, 0), ("pre_logits", hidden, 0), ("channels", first, 1)):
-        if tensor is not None and tensor.ndim > dim and tensor.shape[dim]:
-            fields[field] = tensor.shape[dim]
+    head, hidden = state.get("head.weight", state.get("head.fc.weight")), state.get("pre_logits.fc.weight")
+    for field, tensor in (("num_classes", head), ("pre_logits", hidden)):
+        if tensor is not None and tensor.ndim and tensor.shape[0]:
+            fields[field] = tensor.shape[0]
     return fields

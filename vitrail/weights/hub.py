@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from vitrail.errors import WeightsError
+from vitrail.errors import WeightsError, brief
 
 FILES = ("model.safetensors", "pytorch_model.bin")
 
@@ -36,9 +36,8 @@ def fetch(name: str) -> Path:
             f"{repository} has no weights that Vitrail reads.", got=f"no {' and no '.join(FILES)}."
         ) from None
     except (RepositoryNotFoundError, HFValidationError) as error:
-        reason = " ".join(str(error).split())[:160]
         raise WeightsError(
-            f"the hub has no weights called {name!r}.", got=f"{reason}.", hint="vitrail models."
+            f"the hub has no weights called {name!r}.", got=brief(error), hint="vitrail models."
         ) from None
     except (OSError, ValueError) as error:  # no network, no route, a cache that lacks it, a server that fails
         raise WeightsError(

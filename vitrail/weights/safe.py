@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from vitrail.errors import WeightsError
+from vitrail.errors import WeightsError, brief
 from vitrail.weights.pickled import read_torch
 
 MAX_HEADER = 16 * 2**20  # bytes of a safetensors header; a ViT-G has 0.1 MiB
@@ -117,10 +117,7 @@ def _kind(path: Path) -> str:
 
 
 def _damaged(path: Path, error: Exception) -> WeightsError:
-    reason = " ".join(str(error).split())[:160].rstrip(".")
-    return WeightsError(
-        f"{path.name} is damaged or cut short.", got=f"{reason or type(error).__name__}.", hint="a new copy."
-    )
+    return WeightsError(f"{path.name} is damaged or cut short.", got=brief(error), hint="a new copy.")
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -236,8 +233,7 @@ def _replacing(path: Path) -> Iterator[Path]:
         part.chmod(0o666 & ~_umask())
         part.replace(path)
     except (OSError, SafetensorError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:160].rstrip(".")
-        raise WeightsError(f"{path} cannot be written.", got=f"{reason}.", hint="another place.") from None
+        raise WeightsError(f"{path} cannot be written.", got=brief(error), hint="another place.") from None
     finally:
         if part is not None:
             part.unlink(missing_ok=True)

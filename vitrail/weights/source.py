@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from vitrail import plug
-from vitrail.errors import WeightsError
+from vitrail.errors import WeightsError, brief
 from vitrail.weights import hub, safe
 from vitrail.weights.rules import State
 
@@ -41,9 +41,8 @@ def load_weights(source: str | Path) -> Weights:
             try:
                 return Weights(form.read(tensors), name, facts)
             except (RuntimeError, IndexError, ValueError) as error:
-                reason = " ".join(str(error).split())[:160].rstrip(".")
                 raise WeightsError(
-                    f"{path.name} has tensors of other shapes than {name} has.", got=f"{reason}."
+                    f"{path.name} has tensors of other shapes than {name} has.", got=brief(error)
                 ) from None
     shown = ", ".join(sorted(tensors)[:3])
     raise WeightsError(

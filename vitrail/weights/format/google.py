@@ -71,7 +71,7 @@ def attention(native: str, fused: tuple[tuple[str, tuple[str, ...]], ...], forei
 BLOCK, UNIT, BIT_UNIT = "Transformer/encoderblock_{a}", "block{a+1}/unit{b+1}", "resnet/block{a+1}/unit{b+1:02}"
 STAGE = "patch_embed.backbone.stages.{a}.blocks.{b}"
 GAMMA_BETA = ("gamma", "beta")
-RULES = [
+VIT = [
     rule("cls_token", "cls"),
     rule("pos_embed", "Transformer/posembed_input/pos_embedding"),
     *dense("patch_embed.proj", "embedding", CONV),
@@ -96,7 +96,8 @@ RULES = [
     *[known for i in (1, 2, 3) for known in norm(f"{STAGE}.norm{i}", f"{UNIT}/gn{i}", form=VECTOR)],
     rule(f"{STAGE}.downsample.conv.weight", f"{UNIT}/conv_proj/kernel", CONV),
     *norm(f"{STAGE}.downsample.norm", f"{UNIT}/gn_proj", form=VECTOR),
-    # BiT
+]
+BIT = [
     rule("stem.conv.weight", "resnet/root_block/standardized_conv2d/kernel", CONV),
     *[
         rule(f"stages.{{a}}.blocks.{{b}}.conv{i}.weight", f"{BIT_UNIT}/{letter}/standardized_conv2d/kernel", CONV)
@@ -116,7 +117,6 @@ ROOT_ONLY = [
     rule("patch_embed.backbone.conv.weight", "conv_root/kernel", CONV),
     *norm("patch_embed.backbone.norm", "gn_root", form=VECTOR),
 ]
-BIT_NORM = norm("norm", "resnet/group_norm", GAMMA_BETA)
 
 
 def recognise(keys: Collection[str]) -> bool:
@@ -130,7 +130,7 @@ def read(tensors: Mapping[str, Tensor]) -> State:
         if all(key.startswith(prefix) for key in tensors):
             tensors = {key.removeprefix(prefix): tensor for key, tensor in tensors.items()}
     root_only = "conv_root/kernel" in tensors and "block1/unit1/conv1/kernel" not in tensors
-    return rules.read(tensors, (ROOT_ONLY if root_only else []) + RULES, "google")
+    return rules.read(tensors, (ROOT_ONLY if root_only else []) + VIT + BIT, "google")
 
 
 def write(state: Mapping[str, Tensor], facts: Facts) -> State:
@@ -143,5 +143,5 @@ def write(state: Mapping[str, Tensor], facts: Facts) -> State:
             hint="--to timm or another safetensors format.",
         )
     rules.require(facts, "google", position="learned")
-    bit = "stem.conv.weight" in state
-    return rules.write(state, (BIT_NORM if bit else []) + ROOT_ONLY + RULES, facts, "google")
+    known = BIT if "stem.conv.weight" in state else ROOT_ONLY + VIT
+    return rules.write(state, known, facts, "google")

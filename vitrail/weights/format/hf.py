@@ -135,7 +135,7 @@ def read(tensors: Mapping[str, Tensor]) -> State:
     for key, tensor in tensors.items():
         prefix = next((p for p in prefixes if key.startswith(p)), "")
         trunk[key.removeprefix(prefix)] = tensor
-    family = next((FAMILY_MARKS[mark] for mark in FAMILY_MARKS if mark in trunk), "vit")
+    family = family_of(trunk)
     renamed = {_old_name(key, family): tensor for key, tensor in trunk.items() if key not in UNUSED}
     _, body, heads = FAMILIES[family]
     return rules.read(renamed, heads + body, "transformers")
@@ -174,9 +174,9 @@ def write(state: Mapping[str, Tensor], facts: Facts) -> State:
     return {**({prefix + key: tensor for key, tensor in trunk.items()} if tops else trunk), **tops}
 
 
-def family_of(state: Collection[str]) -> str:
-    """The model_type that native tensors belong to."""
-    return next((FAMILY_MARKS[mark] for mark in FAMILY_MARKS if mark in state), "vit")
+def family_of(keys: Collection[str]) -> str:
+    """The model_type that tensors of these names, native or theirs, belong to."""
+    return next((FAMILY_MARKS[mark] for mark in FAMILY_MARKS if mark in keys), "vit")
 
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}  # theirs: ours
