@@ -6,8 +6,8 @@ from vitrail.console import JsonFlag, QuietFlag, print_json, print_table, remark
 
 NEXT = """
 Three things to try next:
-  vitrail models deit                                       the models of one family
-  vitrail convert model.safetensors --to hf --out folder    weights for transformers, from any format
+  vitrail models deit
+  vitrail convert model.safetensors --to hf --out folder
   vitrail evaluate deit_tiny_patch16_224 DATA --weights model.safetensors"""
 
 
