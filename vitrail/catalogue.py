@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from vitrail import plug
 from vitrail.adapt import HEADS, ChannelRule, check_fit, fit
+from vitrail.data.transform import Preprocess
 from vitrail.errors import unknown_name
 from vitrail.names import canonical
 from vitrail.spec import Spec
@@ -58,12 +59,12 @@ def describe(name: str) -> Entry:
     return Entry(canonical(name), params, model.flops() / 1e9, spec.layout.num_tokens, size, tuple(tags))
 
 
-def preprocess_named(name: str) -> dict[str, Any]:
-    """How a model's pictures are prepared, as plain data: size, crop, mean and standard deviation."""
+def preprocess_named(name: str) -> Preprocess:
+    """How pictures are prepared for the usual checkpoints of a model."""
     spec = spec_named(name)
     table = _pages()[family_of(spec).__name__.rpartition(".")[2]]["preprocess"]
     fields = next(fields for part, fields in table.items() if part in canonical(name))
-    return {"size": spec.image_size, **fields}
+    return Preprocess.parse({"size": spec.image_size, **fields})
 
 
 def _checkpoints() -> dict[str, list[str]]:
@@ -128,15 +129,15 @@ def create_model(
 
     `weights` is a file, a folder or a name on the hub, in any format that Vitrail reads. The number of classes is the
     file's unless `num_classes` is given; input channels, classes and the position table are adapted where they
-    differ. What was changed stands in `model.changes` and in the log. As always in PyTorch, the model is in training
-    mode; `.eval()` ends that.
+    differ. What was changed stands in `model.changes` and in the log, how pictures are prepared for it in
+    `model.preprocess`. As always in PyTorch, the model is in training mode; `.eval()` ends that.
     """
     spec: Any = spec_named(name) if isinstance(name, str) else name
     spec = spec.override(fields) if fields else spec
     label = canonical(name) if isinstance(name, str) else ""
     if weights is None:
         model = build(spec)
-        model.name, model.changes = label, ()
+        model.name, model.changes, model.preprocess = label, (), preprocess_for(label, spec, None)
         return model
     loaded = load_weights(weights)
     spec, state, changes = _follow(spec, loaded, fields)
@@ -167,9 +168,28 @@ def create_model(
     model.load_state_dict(state, assign=True)
     model.requires_grad_(True)
     model.name, model.changes = label, (*changes, *more)
+    model.preprocess = preprocess_for(label, spec, loaded.preprocess)
     for change in model.changes:
         logger.info("%s: %s", label or "model", change)
     return model
+
+
+def preprocess_for(name: str, spec: Any, told: Preprocess | None) -> Preprocess | None:
+    """How pictures are prepared for a model: as its files tell, else as is usual for its name; in the model's size."""
+    if spec.channels not in (1, 3):
+        return None
+    fields = {"size": spec.image_size}
+    if told is None:
+        told = preprocess_named(name) if name else Preprocess()
+    if spec.channels != told.channels:
+        grey = spec.channels == 1
+        means = [sum(values) / len(values) for values in (told.mean, told.std)]
+        fields |= {
+            "mode": "grey" if grey else "rgb",
+            "mean": means[:1] * (1 if grey else 3),
+            "std": means[1:] * (1 if grey else 3),
+        }
+    return told.override(fields)
 
 
 def _follow(spec: Any, loaded: Weights, fields: dict[str, Any]) -> tuple[Any, dict[str, torch.Tensor], list[str]]:

@@ -15,6 +15,11 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON document on sta
 QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no remarks.")]
 
 
+DataDirOption = Annotated[
+    str | None, typer.Option("--data-dir", help="A folder in which data sets known by name are looked for first.")
+]
+
+
 def print_json(document: Any) -> None:
     """One JSON document on standard output."""
     print(json.dumps(document, indent=2, default=str, allow_nan=False))

@@ -10,7 +10,8 @@ class VitrailError(Exception):
     """The user's input was wrong: one message, exit code 2, nothing half done."""
 
     def __init__(self, wrong: str, *, got: str = "", hint: str = "") -> None:
-        self.wrong, self.got, self.hint = wrong, got, hint
+        # Names of files stand in messages, and may hold line breaks and what no terminal can show.
+        wrong, got, hint = self.wrong, self.got, self.hint = shown(wrong), shown(got), shown(hint)
         lines = [f"{type(self).__name__}: {wrong}"]
         if got:
             lines.append(f"  Got {got}")
@@ -37,6 +38,13 @@ class DataError(VitrailError):
 
 class ShapeError(VitrailError):
     """A tensor does not have the shape that the model was built for."""
+
+
+def shown(text: str) -> str:
+    """Text as it can be printed on one line anywhere: control characters and bytes that are no UTF-8 are escaped."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def brief(error: Exception) -> str:

@@ -3,31 +3,51 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from vitrail.console import JsonFlag, QuietFlag, print_json, progress_bar, remark
+from vitrail.console import DataDirOption, JsonFlag, QuietFlag, print_json, progress_bar, remark
+from vitrail.errors import shown
 
 
 def command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A name of the catalogue.")],
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A folder of class folders.")],
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="A folder, zip, table, array file, shards, or a known name.")
+    ],
     weights: Annotated[str, typer.Option(help="A weight file, a folder, or a name on the hub.")],
     real: Annotated[Path | None, typer.Option(help="real.json, for ReaL accuracy on ImageNet.")] = None,
+    split: Annotated[str | None, typer.Option(help="train, val or test; if not given, test, else val.")] = None,
+    data_dir: DataDirOption = None,
+    on_error: Annotated[
+        Literal["error", "skip"], typer.Option(help="A picture that cannot be read: error to stop, skip to leave out.")
+    ] = "error",
     batch_size: Annotated[int, typer.Option(min=1)] = 32,
     predictions: Annotated[bool, typer.Option(help="Each picture's predicted class too.")] = False,
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Accuracy with its interval, and calibration, on pictures in class folders.
+    """Accuracy with its interval, and calibration, on pictures whose classes are known.
 
-    For ImageNet models the folders may be named by class index, WordNet id or class name.
+    For ImageNet models the classes may be named by class index, WordNet id or class name.
     """
     from vitrail.verbs.evaluate import evaluate
 
     with progress_bar("Evaluating", quiet=quiet) as progress:
-        result = evaluate(model, data, weights=weights, real=real, batch_size=batch_size, progress=progress)
+        result = evaluate(
+            model,
+            data,
+            weights=weights,
+            real=real,
+            split=split,
+            data_dir=data_dir,
+            policy=on_error,
+            batch_size=batch_size,
+            progress=progress,
+        )
+    for problem in result.skipped:
+        remark(shown(f"Left out: {problem}"), quiet=quiet)
     for change in result.changes:
         remark(f"Note: {change}.", quiet=quiet)
     document = {**result._asdict(), "preprocess": result.preprocess.model_dump(mode="json")}

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from functools import cache
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from PIL import Image
-from pydantic import Field, PositiveFloat
+from pydantic import Field, PositiveFloat, model_validator
 from torch import Tensor
 
+from vitrail.data.decode import Mode, Pixels, as_pixels, decode_image, to_rgb
+from vitrail.data.resize import Kernel, resize, resize_box
 from vitrail.spec import Pair, Spec
 
 MAX_COVER = 16_000_000  # pixels of a picture enlarged to be cropped
-KERNELS = {
-    "bicubic": Image.Resampling.BICUBIC,
-    "bilinear": Image.Resampling.BILINEAR,
-    "nearest": Image.Resampling.NEAREST,
-}
+Byte = Annotated[int, Field(ge=0, le=255)]
+
+
+@cache
+def _row(values: tuple[float, ...], columns: int) -> Float[Tensor, " X*C"]:
+    """One value a channel, as often as a row of pixels has it."""
+    return torch.tensor(values).repeat(columns)
 
 
 class Preprocess(Spec):
@@ -27,37 +32,73 @@ class Preprocess(Spec):
 
     size: Pair = (224, 224)
     resize: Literal["cover", "squash"] = "cover"
-    """`cover` keeps the aspect ratio and crops what stands over, `squash` does not."""
-    kernel: Literal["bicubic", "bilinear", "nearest"] = "bicubic"
+    """`cover` keeps the aspect ratio and crops what stands over, `squash` gives it up."""
+    kernel: Kernel = "bicubic"
     crop: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    """The part of the covered picture that is kept: 224 of 248 pixels is 0.9."""
-    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
-    std: tuple[PositiveFloat, PositiveFloat, PositiveFloat] = (0.5, 0.5, 0.5)
+    """The part of the resized picture that is kept: 224 of 248 pixels is 0.9."""
+    mean: tuple[float, float, float] | tuple[float] = (0.5, 0.5, 0.5)
+    std: tuple[PositiveFloat, PositiveFloat, PositiveFloat] | tuple[PositiveFloat] = (0.5, 0.5, 0.5)
+    mode: Mode = "rgb"
+    """`rgb` for three channels, `grey` for one."""
+    background: tuple[Byte, Byte, Byte] = (255, 255, 255)
+    """The colour that transparent pictures are laid over."""
 
-    def pixels(self, image: Image.Image) -> Image.Image:
+    @model_validator(mode="after")
+    def _check_channels(self) -> Self:
+        if {len(self.mean), len(self.std)} != {self.channels}:
+            raise ValueError(f"mean and std have one value for each of the {self.channels} channels of {self.mode}")
+        return self
+
+    @property
+    def channels(self) -> int:
+        """The number of channels that the model sees."""
+        return 3 if self.mode == "rgb" else 1
+
+    def target(self, rows: int, columns: int) -> tuple[int, int]:
+        """The size to which a picture of this many rows and columns is resized, before it is cropped."""
+        cover_rows, cover_columns = (math.floor(side / self.crop) for side in self.size)
+        if self.resize == "squash":
+            return cover_rows, cover_columns
+        # The short side first and the other from it, rounded down, as timm and torchvision do.
+        if cover_columns * rows >= cover_rows * columns:
+            return max(cover_rows, cover_columns * rows // columns), cover_columns
+        return cover_rows, max(cover_columns, cover_rows * columns // rows)
+
+    def decode(self, content: bytes, *, name: str = "the picture") -> Pixels:
+        """A file's pixels, of no more than the size that `pixels` has use for."""
+        return decode_image(content, name=name, mode=self.mode, background=self.background, target=self.target)
+
+    def pixels(self, picture: Pixels) -> Pixels:
         """The resized and cropped picture, still in 8 bits."""
         rows, columns = self.size
-        if self.resize == "squash":
-            return image.resize((columns, rows), KERNELS[self.kernel])
-        # The short side first and the other from it, rounded down, as timm and torchvision do.
-        cover_rows, cover_columns = math.floor(rows / self.crop), math.floor(columns / self.crop)
-        width, height = image.size
-        if cover_columns * height >= cover_rows * width:
-            width, height = cover_columns, max(cover_rows, cover_columns * height // width)
-        else:
-            width, height = max(cover_columns, cover_rows * width // height), cover_rows
-        left, top = round((width - columns) / 2), round((height - rows) / 2)
-        if width * height > MAX_COVER:
+        full_rows, full_columns = self.target(*picture.shape[:2])
+        top, left = round((full_rows - rows) / 2), round((full_columns - columns) / 2)
+        if full_rows * full_columns > MAX_COVER:
             # A picture of 16,384 x 1 would fill the memory: only the part that is kept is computed. Pillow then
             # rounds some pixels differently, so that others get the peers' way, whole and then cropped.
-            x, y = image.width / width, image.height / height
+            y, x = picture.shape[0] / full_rows, picture.shape[1] / full_columns
             box = (left * x, top * y, (left + columns) * x, (top + rows) * y)
-            return image.resize((columns, rows), KERNELS[self.kernel], box=box)
-        image = image.resize((width, height), KERNELS[self.kernel])
-        return image.crop((left, top, left + columns, top + rows))
+            return resize_box(picture, rows, columns, self.kernel, box)
+        return resize(picture, full_rows, full_columns, self.kernel)[top : top + rows, left : left + columns]
 
-    def __call__(self, image: Image.Image) -> Float[Tensor, "3 Y X"]:
-        pixels = np.asarray(self.pixels(image), dtype=np.uint8)
-        tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1).float().div_(255.0)
-        mean, std = (torch.tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
-        return tensor.sub_(mean).div_(std)
+    def empty_batch(self, num: int) -> Float[Tensor, "B C Y X"]:
+        """Room for a batch, channels last in memory."""
+        # NumPy's memory comes in huge pages, which are several times as fast to touch for the first time.
+        room = np.empty((num, *self.size, self.channels), dtype=np.float32)
+        return torch.from_numpy(room).permute(0, 3, 1, 2)
+
+    def normalise(
+        self, batch: UInt8[np.ndarray, "B Y X C"], *, out: Float[Tensor, "B C Y X"] | None = None
+    ) -> Float[Tensor, "B C Y X"]:
+        """A batch of pixels as the model takes it: scaled to 0 to 1, then by mean and std."""
+        out = self.empty_batch(len(batch)) if out is None else out
+        mean, std = _row(self.mean, self.size[1]), _row(self.std, self.size[1])
+        for row, pixels in zip(out, np.ascontiguousarray(batch), strict=True):
+            # Whole rows of pixels at a time, and a picture at a time, which stays in the processor's cache.
+            flat = row.permute(1, 2, 0).view(self.size[0], -1)
+            flat.copy_(torch.from_numpy(pixels).view(self.size[0], -1)).div_(255.0).sub_(mean).div_(std)
+        return out
+
+    def __call__(self, image: Image.Image | Pixels) -> Float[Tensor, "C Y X"]:
+        array = np.asarray(to_rgb(image, self.background)) if isinstance(image, Image.Image) else image
+        return self.normalise(self.pixels(as_pixels(array, self.mode))[None])[0]

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 from vitrail import catalogue
 from vitrail.adapt import check_fit
+from vitrail.data.transform import Preprocess
 from vitrail.errors import ShapeError, SpecError, WeightsError
+from vitrail.files import write_text
 from vitrail.names import canonical
 from vitrail.weights import safe
 from vitrail.weights.rules import State
@@ -51,16 +53,20 @@ def convert(
     path, given = _target(Path(out), form).resolve(), find_file(source).resolve()
     if given in (path, path.parent):
         raise WeightsError("the result would lie over its source.", got=f"--out {out}.", hint="another --out.")
-    files = _write(loaded.state, spec.model_dump(mode="json"), name, to, Path(out))
+    preprocess = catalogue.preprocess_for(name, spec, loaded.preprocess)
+    files = _write(loaded.state, spec.model_dump(mode="json"), name, to, Path(out), preprocess)
     return Conversion(name, loaded.format, to, len(loaded.state), files, tuple(other for other, _ in matches[1:]))
 
 
 def save_weights(model: Any, out: str | Path, *, to: str = "timm") -> tuple[Path, ...]:
     """Write a model's weights in any format: to a file, or with its config.json to a folder."""
-    return _write(model.state_dict(), model.spec.model_dump(mode="json"), model.name, to, Path(out))
+    facts = model.spec.model_dump(mode="json")
+    return _write(model.state_dict(), facts, model.name, to, Path(out), model.preprocess)
 
 
-def _write(state: State, facts: dict[str, Any], name: str, to: str, out: Path) -> tuple[Path, ...]:
+def _write(
+    state: State, facts: dict[str, Any], name: str, to: str, out: Path, preprocess: Preprocess | None
+) -> tuple[Path, ...]:
     form = format_named(to)
     foreign = form.write(state, facts)
     path = _target(out, form)
@@ -71,20 +77,18 @@ def _write(state: State, facts: dict[str, Any], name: str, to: str, out: Path) -
     if path == out:
         safe.write_tensors(foreign, path)
         return (path,)
-    preprocess = catalogue.preprocess_named(name) if name else {}
-    config = form.config(facts, name, preprocess) if hasattr(form, "config") else None
+    configs = form.beside(facts, name, preprocess) if hasattr(form, "beside") else {}
     made = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
     try:
         safe.write_tensors(foreign, path)
-        if config is None:
-            return (path,)
-        safe.write_text(json.dumps(config, indent=2) + "\n", out / "config.json")
+        for file, config in configs.items():
+            write_text(json.dumps(config, indent=2) + "\n", out / file, WeightsError)
     except BaseException:
         if made:  # nothing half written, not even a folder
             shutil.rmtree(out, ignore_errors=True)
         raise
-    return (path, out / "config.json")
+    return (path, *(out / file for file in configs))
 
 
 def _target(out: Path, form: ModuleType) -> Path:

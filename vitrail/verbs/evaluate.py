@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from vitrail import catalogue
-from vitrail.data.decode import open_image
+from vitrail.data.find import open_data
 from vitrail.data.labels import bind
-from vitrail.data.source.folder import Sample, list_samples
+from vitrail.data.loader import Loader, Policy
+from vitrail.data.table import Source, Table
 from vitrail.data.transform import Preprocess
 from vitrail.errors import DataError
 
@@ -33,8 +34,9 @@ class Evaluation(NamedTuple):
     ece: float
     interval: tuple[float, float]
     predictions: tuple[tuple[str, int], ...]
-    preprocess: Preprocess
-    changes: tuple[str, ...]
+    preprocess: Preprocess = Preprocess()
+    changes: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
 
 
 def evaluate(
@@ -43,55 +45,68 @@ def evaluate(
     *,
     weights: str | Path,
     real: str | Path | None = None,
+    split: str | None = None,
+    data_dir: str | Path | None = None,
+    policy: Policy = "error",
     batch_size: int = 32,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """Judge a model on a folder of class folders; `real` is the file of ReaL labels for ImageNet's validation set."""
-    if not str(data):
-        raise DataError("the folder of pictures has no name.", got="an empty word.", hint="a folder of class folders.")
-    samples = list_samples(Path(data))
-    real_labels = _read_real(Path(real), samples) if real else None
+    """Judge a model on data of any layout; `real` is the file of ReaL labels for ImageNet's validation set.
+
+    Of data with splits, test is taken, else val, unless `split` says otherwise. A picture that cannot be read ends it
+    under the policy "error", and is left out and named in `skipped` under "skip".
+    """
+    source = _chosen(open_data(data, data_dir=data_dir), split)
+    real_table = _read_real(Path(real)) if real else None
     network = catalogue.create_model(model, weights=weights).eval()
     if not any(bool(parameter.any()) for parameter in network.head.parameters()):
         raise DataError("these weights have no classifier to evaluate.", got=f"{weights}.", hint="fine-tuned weights.")
-    classes = bind({sample.label for sample in samples}, network.spec.num_classes)
-    preprocess = Preprocess.parse(catalogue.preprocess_named(model))
-    rows = []
-    for done, batch in _batches(samples, preprocess, batch_size):
+    if isinstance(source, Table) and source.starts is not None:
+        raise DataError("evaluate needs one label a picture.", got="several labels a picture.", hint="other data.")
+    bound = bind(_present(source), network.spec.num_classes)
+    numbers = torch.tensor([bound.get(name, -1) for name in source.classes])
+    loader = Loader(source=source, preprocess=network.preprocess, batch_size=batch_size, policy=policy)
+    rows, targets = [], []
+    names: list[str] = []
+    for batch in loader.epoch():
         with torch.inference_mode():
-            rows.append(network(batch).float())
+            rows.append(network(batch.images).float())
+        targets.append(numbers[batch.labels])
+        names += batch.names
         if progress is not None:
-            progress(done, len(samples))
+            progress(len(names) + len(loader.skipped), len(source))
     logits = torch.cat(rows)
+    if not names:
+        raise DataError("no picture could be read.", got=f"{len(loader.skipped)} that cannot.", hint="vitrail check.")
     if not bool(torch.isfinite(logits).all()):
         raise DataError("the model's outputs are not finite.", got="NaN or infinity.", hint="other weights.")
-    target = torch.tensor([classes[sample.label] for sample in samples])
-    return _judge(logits, target, samples, real_labels, preprocess, network.changes)
+    real_labels = _real_labels(real_table, names) if real_table is not None else None
+    result = _judge(logits, torch.cat(targets), names, real_labels)
+    skipped = tuple(f"{finding.path}: {finding.detail}" for finding in loader.skipped)
+    return result._replace(preprocess=network.preprocess, changes=network.changes, skipped=skipped)
 
 
-def _batches(samples: Sequence[Sample], preprocess: Preprocess, size: int) -> Iterator[tuple[int, Tensor]]:
-    """Prepared batches; the next one is decoded while the model works on this one."""
+def _chosen(source: Source, split: str | None) -> Source:
+    """The split that was asked for, or the one that was kept for judging."""
+    if split is None:
+        split = next((name for name in ("test", "val") if name in source.split_names), None)
+    return source if split is None else source.split(split)
 
-    def prepare(sample: Sample) -> Tensor:
-        return preprocess(open_image(sample.path))
 
-    with ThreadPoolExecutor() as pool:
-        starts = range(0, len(samples), size)
-        ahead = [pool.submit(prepare, sample) for sample in samples[:size]]
-        for start in starts:
-            now, ahead = ahead, [pool.submit(prepare, sample) for sample in samples[start + size : start + 2 * size]]
-            yield min(start + size, len(samples)), torch.stack([each.result() for each in now])
+def _present(source: Source) -> list[str]:
+    """The classes that the pictures have; of shards, all that are named."""
+    if isinstance(source, Table):
+        return [source.classes[label] for label in np.unique(source.labels).tolist()]
+    return list(source.classes)
 
 
 def _judge(
     logits: Tensor,
     target: Tensor,
-    samples: Sequence[Sample],
+    names: Sequence[str],
     real_labels: list[set[int]] | None,
-    preprocess: Preprocess,
-    changes: tuple[str, ...],
 ) -> Evaluation:
-    num = len(samples)
+    num = len(names)
     best = logits.topk(min(5, logits.shape[1]), dim=1).indices
     hits = best == target[:, None]
     top1 = hits[:, 0].double().mean().item()
@@ -106,9 +121,7 @@ def _judge(
         real_top1=real_top1,
         ece=calibration_error(logits.softmax(dim=1).max(dim=1).values, hits[:, 0]),
         interval=wilson_interval(int(hits[:, 0].sum()), num),
-        predictions=tuple((str(sample.path), int(best[i, 0])) for i, sample in enumerate(samples)),
-        preprocess=preprocess,
-        changes=changes,
+        predictions=tuple((name, int(best[i, 0])) for i, name in enumerate(names)),
     )
 
 
@@ -128,25 +141,29 @@ def wilson_interval(hits: int, num: int) -> tuple[float, float]:
     return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
 
 
-def _read_real(path: Path, samples: Sequence[Sample]) -> list[set[int]]:
-    """The ReaL labels (arXiv 2006.07159) of the samples, found by the number in ImageNet's file names."""
+def _read_real(path: Path) -> list[set[int]]:
+    """The ReaL labels (arXiv 2006.07159) of ImageNet's 50,000 validation pictures."""
     if not path.is_file():
         raise DataError(f"there is no file {path}.", got="a path that leads nowhere.", hint="the file of ReaL labels.")
     try:
         table: Any = json.loads(path.read_text(encoding="utf-8"))
-        labels = [set(row) for row in table]
+        return [set(row) for row in table]
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise DataError(
             f"{path} holds no ReaL labels.", got=f"{error}.", hint="real.json of the ReaL labels."
         ) from None
+
+
+def _real_labels(table: list[set[int]], names: Sequence[str]) -> list[set[int]]:
+    """The labels of the pictures, found by the number in ImageNet's file names."""
     chosen = []
-    for sample in samples:
-        number = sample.path.stem.rpartition("_")[2]
-        if not number.isdecimal() or not 0 < int(number) <= len(labels):
+    for name in names:
+        number = PurePosixPath(name).stem.rpartition("_")[2]
+        if not number.isdecimal() or not 0 < int(number) <= len(table):
             raise DataError(
                 "ReaL labels belong to ImageNet's validation pictures.",
-                got=f"{sample.path.name}.",
+                got=f"{name}.",
                 hint="files named ILSVRC2012_val_00000001.JPEG and so on.",
             )
-        chosen.append(labels[int(number) - 1])
+        chosen.append(table[int(number) - 1])
     return chosen

@@ -30,6 +30,7 @@ def fetch(name: str) -> Path:
             path = hf_hub_download(repository, FILES[1], local_files_only=offline)
         with contextlib.suppress(RemoteEntryNotFoundError, LocalEntryNotFoundError):  # welcome, not needed
             hf_hub_download(repository, "config.json")
+            hf_hub_download(repository, "preprocessor_config.json")
         return Path(path)
     except RemoteEntryNotFoundError:
         raise WeightsError(

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from vitrail.errors import WeightsError, brief
+from vitrail.files import replacing
 from vitrail.weights.pickled import read_torch
 
 MAX_HEADER = 16 * 2**20  # bytes of a safetensors header; a ViT-G has 0.1 MiB
@@ -202,44 +200,17 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
         raise WeightsError(
             "the suffix tells what kind of file to write.", got=f"{path.name!r}.", hint=f"{', '.join(KIND_OF_SUFFIX)}."
         )
-    with _replacing(path) as part:
+    with replacing(path, WeightsError) as part:
         if kind == "safetensors":
-            save_file(dict(tensors), part, metadata={"format": "pt"})
+            _save_safetensors(tensors, part)
         elif kind == "npz":
             np.savez(part, **{key: tensor.numpy() for key, tensor in tensors.items()})  # type: ignore[arg-type]
         else:
             torch.save(dict(tensors), part)
 
 
-def write_text(text: str, path: Path) -> None:
-    """A file of text; whole, or not at all."""
-    with _replacing(path) as part:
-        part.write_text(text, encoding="utf-8")
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A file beside the path, which takes its place once all of it is on the disk."""
-    if not path.parent.is_dir():
-        raise WeightsError(f"there is no folder {path.parent}.", got=f"{path}.", hint="make it first.")
-    part = None
+def _save_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
-        os.close(handle)
-        part = Path(name)
-        yield part
-        with part.open("rb") as written:
-            os.fsync(written.fileno())
-        part.chmod(0o666 & ~_umask())
-        part.replace(path)
-    except (OSError, SafetensorError, RuntimeError) as error:
-        raise WeightsError(f"{path} cannot be written.", got=brief(error), hint="another place.") from None
-    finally:
-        if part is not None:
-            part.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
+        save_file(dict(tensors), path, metadata={"format": "pt"})
+    except SafetensorError as error:  # a full disk, in most cases
+        raise OSError(str(error)) from None

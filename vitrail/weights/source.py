@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from vitrail import plug
-from vitrail.errors import WeightsError, brief
+from vitrail.data.exchange import from_hf, from_timm
+from vitrail.data.transform import Preprocess
+from vitrail.errors import SpecError, WeightsError, brief
 from vitrail.weights import hub, safe
 from vitrail.weights.rules import State
 
 FORMATS = "vitrail.weights.format"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+|\w+_\w+\.\w+")  # ORGANISATION/NAME, or timm's NAME.TAG
+logger = logging.getLogger("vitrail")
 MAX_CONFIG = 2**20  # bytes; the largest label tables of ImageNet-21k stay below
 
 
 class Weights(NamedTuple):
-    """Tensors under native names, the format they came in, and what a config.json beside them says."""
+    """Tensors under native names, the format they came in, and what the files beside them say."""
 
     state: State
     format: str
     facts: dict[str, Any]
+    preprocess: Preprocess | None
 
 
 def load_weights(source: str | Path) -> Weights:
@@ -35,11 +40,13 @@ def load_weights(source: str | Path) -> Weights:
         if form.recognise(tensors.keys()):
             folder = path if path.is_dir() else path.parent
             # Only some formats say more than the tensors themselves do.
-            facts = (
-                form.facts_from(_config(folder / "config.json"), tensors.keys()) if hasattr(form, "facts_from") else {}
+            config = _config(folder / "config.json")
+            facts = form.facts_from(config, tensors.keys()) if hasattr(form, "facts_from") else {}
+            preprocess = _preprocess(
+                config, _config(folder / "preprocessor_config.json"), getattr(form, "PREPROCESS", None)
             )
             try:
-                return Weights(form.read(tensors), name, facts)
+                return Weights(form.read(tensors), name, facts, preprocess)
             except (RuntimeError, IndexError, ValueError) as error:
                 raise WeightsError(
                     f"{path.name} has tensors of other shapes than {name} has.", got=brief(error)
@@ -69,6 +76,19 @@ def find_file(source: str | Path) -> Path:
 def format_named(name: str) -> ModuleType:
     """The module of a weight format."""
     return plug.load(FORMATS, name)
+
+
+def _preprocess(config: dict[str, Any], processor: dict[str, Any], usual: dict[str, Any] | None) -> Preprocess | None:
+    """How pictures are prepared for these weights, as far as the files beside them or the format itself tell."""
+    cut = config.get("pretrained_cfg")
+    try:
+        if isinstance(cut, dict) and "mean" in cut:
+            return from_timm(cut)
+        if "image_mean" in processor:
+            return from_hf(processor)
+    except SpecError as error:
+        logger.warning("how pictures are prepared is taken from the model's name: %s", error)
+    return Preprocess.parse(usual) if usual else None
 
 
 def _config(path: Path) -> dict[str, Any]:

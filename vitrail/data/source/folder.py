@@ -1,56 +1,91 @@
-"""A folder of class folders: the name of a picture's folder is its label."""
+"""A folder of class folders, with or without folders for train, val and test above them."""
 
 from __future__ import annotations
 
 import os
 import stat
 from pathlib import Path
-from typing import NamedTuple
 
-from vitrail.errors import DataError
+import numpy as np
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+from vitrail.data.decode import file_stamp, read_file
+from vitrail.data.layout import UNFIT_NAME, arrange, is_companion, is_picture
+from vitrail.data.table import Finding, Table, numbered
+
+OUT = "a link out of the folder, to"
+ASTRAY = "a link that leads nowhere, or in a circle"
+TO_FOLDER = "a link to a folder, which is not followed"
+SPECIAL = "a pipe, socket or device, which is never opened"
 
 
-class Sample(NamedTuple):
-    """A picture's path and the name of its class."""
-
-    path: Path
-    label: str
+def recognise(word: str) -> bool:
+    """Any folder: the finder asks this source last."""
+    return Path(word).is_dir()
 
 
-def list_samples(root: Path) -> list[Sample]:
-    """All pictures, sorted by class and name, so that the order never depends on the file system.
+def open_source(word: str) -> Table:
+    """All pictures below the folder; what is none is left aside and named, hidden files are none of our business."""
+    root = Path(word)
+    names, aside = _walk(root)
+    places, more = arrange(names, str(root))
+    classes, labels = numbered([place.label for place in places])
+    kept = [place.name for place in places]
+    return Table(
+        origin=str(root),
+        names=kept,
+        classes=classes,
+        labels=labels,
+        splits=np.array([place.split for place in places], dtype=np.int8),
+        content=lambda index: read_file(root / kept[index], name=kept[index]),
+        stamp=lambda index: file_stamp(root / kept[index]),
+        aside=(*aside, *more),
+        root=root,
+    )
 
-    Hidden files are left aside, and so is what is no plain file: a link out of the tree, a pipe, a device.
-    """
-    if not root.is_dir():
-        hint = "unpack it first." if root.suffix.lower() in (".zip", ".tar", ".gz") else "a folder of class folders."
-        raise DataError(f"{root} is not a folder.", got="a file." if root.exists() else "nothing there.", hint=hint)
-    samples = []
-    for folder in sorted(_visible(root)):
-        if not folder.is_dir() or not folder.resolve().is_relative_to(root.resolve()):
+
+def _walk(root: Path) -> tuple[list[str], list[Finding]]:
+    """The files called like pictures, by their names from the root, and what else was met."""
+    inside = root.resolve()
+    names: list[str] = []
+    aside: list[Finding] = []
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            entries = list(os.scandir(root / folder))
+        except OSError as error:
+            if not folder:
+                raise
+            aside.append(Finding(folder, "unreadable", error.strerror or str(error)))
             continue
-        pictures = (path for path in sorted(_visible(folder)) if path.suffix.lower() in SUFFIXES)
-        samples += [Sample(path, folder.name) for path in pictures if _is_plain(path, root)]
-    if not samples:
-        splits = [name for name in ("val", "test", "train") if (root / name).is_dir()]
-        raise DataError(
-            f"{root} has no pictures in class folders.",
-            got=f"the entries {', '.join(sorted(path.name for path in _visible(root))[:5]) or 'of an empty folder'}.",
-            hint=f"{root / splits[0]}." if splits else f"{root.resolve().name}/CLASS/picture.jpg.",
-        )
-    return samples
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            name = f"{folder}/{entry.name}" if folder else entry.name
+            found = _look(Path(entry.path), inside)
+            if isinstance(found, tuple):
+                aside.append(Finding(name, *found))
+            elif found == "folder":
+                waiting.append(name)
+            elif is_picture(name):
+                names.append(name)
+            elif folder and not is_companion(name):
+                aside.append(Finding(name, "ignored", UNFIT_NAME))
+    return names, aside
 
 
-def _visible(folder: Path) -> list[Path]:
-    return [Path(entry.path) for entry in os.scandir(folder) if not entry.name.startswith(".")]
-
-
-def _is_plain(path: Path, root: Path) -> bool:
-    if path.is_symlink() and not path.resolve().is_relative_to(root.resolve()):
-        return False
+def _look(path: Path, inside: Path) -> str | tuple[str, str]:
+    """`file`, `folder`, or why it is neither: the kind of a finding and its detail. Opens nothing."""
     try:
-        return stat.S_ISREG(path.stat().st_mode)
-    except OSError:
-        return False
+        linked = path.is_symlink()
+        real = path.resolve(strict=True) if linked else path
+        if linked and not real.is_relative_to(inside):
+            return "link", f"{OUT} {real}"
+        mode = path.stat().st_mode
+    except (OSError, RuntimeError):
+        return "link", ASTRAY
+    if stat.S_ISREG(mode):
+        return "file"
+    if not stat.S_ISDIR(mode):
+        return "special", SPECIAL
+    return ("link", TO_FOLDER) if linked else "folder"

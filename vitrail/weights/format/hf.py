@@ -7,6 +7,7 @@ open it.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -14,7 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.errors import WeightsError
+from vitrail.data.exchange import to_hf
+from vitrail.data.transform import Preprocess
+from vitrail.errors import SpecError, WeightsError
 from vitrail.weights import rules
 from vitrail.weights.rules import Facts, Form, Rule, State, joined, layer, rule
 
@@ -199,8 +202,16 @@ SAME_FACTS = {  # ours: theirs
 }
 
 
-def config(facts: Facts, name: str, preprocess: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - timm's has them
-    """transformers' config.json, with which `from_pretrained` opens the folder."""
+def beside(facts: Facts, name: str, preprocess: Preprocess | None) -> dict[str, Any]:  # noqa: ARG001 - timm's has it
+    """transformers' config.json and preprocessor_config.json, with which `from_pretrained` opens the folder."""
+    files = {"config.json": _config(facts)}
+    if preprocess is not None:
+        with contextlib.suppress(SpecError):  # a size that is not square, or one channel: nothing there can say that
+            files["preprocessor_config.json"] = to_hf(preprocess)
+    return files
+
+
+def _config(facts: Facts) -> dict[str, Any]:
     family = _family_of_facts(facts)
     shared: dict[str, Any] = {
         "model_type": family,

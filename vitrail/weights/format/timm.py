@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from vitrail.data.exchange import to_timm
+from vitrail.data.transform import Preprocess
 from vitrail.errors import WeightsError
 from vitrail.weights import rules
 from vitrail.weights.rules import Facts, State
@@ -51,7 +53,7 @@ def write(state: Mapping[str, Tensor], facts: Facts) -> State:
     )
 
 
-def config(facts: Facts, name: str, preprocess: Mapping[str, Any]) -> dict[str, Any]:
+def beside(facts: Facts, name: str, preprocess: Preprocess | None) -> dict[str, Any]:
     """timm's config.json, with which `timm.create_model("local-dir:FOLDER", pretrained=True)` opens the folder."""
     if not name:
         raise WeightsError(
@@ -83,14 +85,12 @@ def config(facts: Facts, name: str, preprocess: Mapping[str, Any]) -> dict[str, 
         "custom_load": False,
         "num_classes": facts["num_classes"],
         "input_size": [facts["channels"], *facts["image_size"]],
-        "interpolation": preprocess.get("kernel", "bicubic"),
-        "crop_pct": preprocess["crop"],
-        "mean": preprocess["mean"],
-        "std": preprocess["std"],
+        **({} if preprocess is None else to_timm(preprocess)),
     }
-    return {
+    config = {
         "architecture": name,
         "num_classes": facts["num_classes"],
         "model_args": args,
         "pretrained_cfg": pretrained,
     }
+    return {"config.json": config}

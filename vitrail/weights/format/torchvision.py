@@ -9,6 +9,7 @@ from torch import Tensor
 from vitrail.weights import rules
 from vitrail.weights.rules import Facts, State, layer, rule
 
+PREPROCESS = {"crop": 0.875, "kernel": "bilinear", "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 SUFFIXES = (".pth", ".pt", ".safetensors")
 BLOCK = "encoder.layers.encoder_layer_{a}"
 RULES = [

@@ -1,0 +1,200 @@
+"""What is wrong with a data set, found before an hour is lost on it. Nothing of it is changed."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from vitrail.data.classes import class_findings
+from vitrail.data.duplicates import groups, near_pairs
+from vitrail.data.loader import num_cores
+from vitrail.data.probe import Probe, probe
+from vitrail.data.table import SPLITS, Finding, Picture, Source, Stream
+
+KINDS = {
+    "empty": "a file without content",
+    "missing": "named in a table, but not there",
+    "unreadable": "the system, or a password, keeps it from being read",
+    "not-a-picture": "something else under the name of a picture",
+    "truncated": "the end of the file is missing",
+    "damaged": "the content is broken",
+    "oversized": "more pixels or bytes than Vitrail decodes",
+    "special": "a pipe, socket or device, never opened",
+    "link": "a link that is not followed",
+    "unsafe": "a name in an archive that is not used",
+    "ignored": "in a place, or of a kind, that is not read",
+    "wrong-suffix": "read by its content, but other programs may go by the name",
+    "blank": "nothing to learn from",
+    "leak": "the same picture in two splits: the score would be too good",
+    "contradiction": "the same picture under two labels",
+    "duplicate": "the same file twice",
+    "near-duplicate": "the same picture, encoded again, resized, mirrored or cropped",
+    "same-class": "one class under two names, as it seems",
+    "slip": "a rare label that looks like a misspelling",
+    "untrained-class": "in another split, but not in train: it cannot be learned",
+    "missing-class": "in another split, but not here: it cannot be judged",
+    "few-pictures": "too little to learn a class from",
+    "imbalance": "the largest class is ten or more times the smallest: train with balanced=true",
+}
+"""Every kind of finding, in the order they are told."""
+CHUNK = 32  # pictures a task
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a check found, and what it saw on the way."""
+
+    origin: str
+    files: int
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    """What is worth knowing, but not wrong."""
+    counts: dict[str, dict[str, int]]
+    """Pictures by split and class."""
+    formats: dict[str, int]
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+
+def check_source(source: Source, *, workers: int | None = None, progress: Progress | None = None) -> Report:
+    """Look at every picture of a source, then at all of them together."""
+    started = time.monotonic()
+    probes = []
+    for seen in _probes(source, num_cores() if workers is None else workers):
+        probes.append(seen)
+        if progress is not None:
+            progress(len(probes), len(source))
+    split_of = _split_names(source)
+    good = [seen for seen in probes if seen.problem is None]
+    findings = [
+        *source.aside,
+        *(seen.problem for seen in probes if seen.problem is not None),
+        *(seen.remark for seen in good if seen.remark is not None),
+        *_doubles(good, source, split_of),
+    ]
+    counts = _counts(good, source, split_of)
+    findings += class_findings(counts)
+    return Report(
+        origin=source.origin,
+        files=len(probes) + sum(finding.kind != "ignored" for finding in source.aside),
+        findings=tuple(sorted(findings, key=lambda finding: list(KINDS).index(finding.kind))),
+        notes=tuple(_notes(good)),
+        counts=counts,
+        formats=dict(Counter(seen.format or "array" for seen in good).most_common()),
+        seconds=time.monotonic() - started,
+    )
+
+
+def _probes(source: Source, workers: int) -> Iterator[Probe]:
+    """A look at each picture, in order; only a few wait at a time, however many there are."""
+    waiting: deque[Future[list[Probe]]] = deque()
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        try:
+            for chunk in _chunks(source):
+                waiting.append(pool.submit(lambda pictures: [probe(picture) for picture in pictures], chunk))
+                if len(waiting) > 2 * workers + 2:
+                    yield from waiting.popleft().result()
+            while waiting:
+                yield from waiting.popleft().result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _chunks(pictures: Iterable[Picture]) -> Iterator[list[Picture]]:
+    chunk: list[Picture] = []
+    for picture in pictures:
+        chunk.append(picture)
+        if len(chunk) == CHUNK:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _split_names(source: Source) -> Callable[[int], str]:
+    """The name of a picture's split by the picture's index; nothing if there are no splits."""
+    if isinstance(source, Stream):
+        ends = np.cumsum(source.counts)
+        numbers = source.splits
+        return lambda index: _name(numbers[int(np.searchsorted(ends, index, side="right"))])
+    splits = source.splits
+    return lambda index: _name(int(splits[index]))
+
+
+def _name(split: int) -> str:
+    return SPLITS[split] if split >= 0 else ""
+
+
+def _counts(good: list[Probe], source: Source, split_of: Callable[[int], str]) -> dict[str, dict[str, int]]:
+    counts: dict[str, dict[str, int]] = {}
+    for seen in good:
+        classes = counts.setdefault(split_of(seen.index), {})
+        for label in seen.labels:
+            classes[source.classes[label]] = classes.get(source.classes[label], 0) + 1
+    return counts
+
+
+def _doubles(good: list[Probe], source: Source, split_of: Callable[[int], str]) -> Iterator[Finding]:
+    """The same picture twice: across splits a leak, under two labels a contradiction, else just a double."""
+    by_key: dict[bytes, list[int]] = {}
+    for place, seen in enumerate(good):
+        by_key.setdefault(seen.key, []).append(place)
+    firsts = [places[0] for places in by_key.values()]
+    comparable = [place for place in firsts if good[place].look is not None]
+    near = near_pairs([look for place in comparable if (look := good[place].look) is not None])
+    pairs = [(comparable[pair.first], comparable[pair.second]) for pair in near]
+    mirrored = {pair for pair, found in zip(pairs, near, strict=True) if found.mirrored}
+    exact = [(places[0], other) for places in by_key.values() for other in places[1:]]
+    for group in groups(len(good), [*exact, *pairs]):
+        # The split that comes first keeps the picture: what is in training too is the leak of the others.
+        first = group[0]
+        for place in group[1:]:
+            one, other = good[first], good[place]
+            if one.key == other.key:
+                how = "the same file as"
+            elif (first, place) in mirrored:
+                how = "the mirror image of"
+            else:
+                how = "nearly the same picture as"
+            splits = split_of(one.index), split_of(other.index)
+            if splits[0] != splits[1]:
+                yield Finding(other.name, "leak", f"{how} {one.name}: in {splits[1]} and in {splits[0]}", one.name)
+            else:
+                kind = "duplicate" if one.key == other.key else "near-duplicate"
+                yield Finding(other.name, kind, f"{how} {one.name}", one.name)
+            if one.labels != other.labels:
+                labels = [" and ".join(source.classes[label] for label in seen.labels) for seen in (one, other)]
+                detail = f"{how} {one.name}, but {labels[1]} instead of {labels[0]}"
+                yield Finding(other.name, "contradiction", detail, one.name)
+
+
+def _notes(good: list[Probe]) -> Iterator[str]:
+    """Modes, sizes and orientations, if they are mixed."""
+    if not good:
+        return
+    modes = Counter(seen.mode for seen in good)
+    if len(modes) > 1:
+        yield "colour modes are mixed: " + ", ".join(f"{mode} {num:,}" for mode, num in modes.most_common())
+    sizes = sorted({seen.size for seen in good}, key=lambda size: size[0] * size[1])
+    if len(sizes) > 1:
+        small, large = (f"{columns} x {rows}" for rows, columns in (sizes[0], sizes[-1]))
+        yield f"sizes are mixed: {len(sizes):,} of them, {small} to {large} pixels"
+    wide = Counter(
+        "upright" if rows > columns else "wide" if columns > rows else "square"
+        for rows, columns in (seen.size for seen in good)
+    )
+    if len(wide) > 1:
+        yield "shapes are mixed: " + ", ".join(f"{shape} {num:,}" for shape, num in wide.most_common())
+    turned = sum(seen.orientation > 1 for seen in good)
+    if turned:
+        yield f"{turned:,} of {len(good):,} pictures are stored turned, as their EXIF says; Vitrail turns them upright"

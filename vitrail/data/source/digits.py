@@ -1,0 +1,24 @@
+"""The data that comes along: scikit-learn's 1,797 handwritten digits of 8 x 8 pixels."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vitrail.data.arrays import Part, open_arrays
+from vitrail.data.table import NO_SPLIT, Table
+
+MAX_VALUE = 16  # of a pixel in that set
+
+
+def recognise(word: str) -> bool:
+    """The word itself."""
+    return word == "digits"
+
+
+def open_source(word: str) -> Table:
+    """The digits in grey, without a split."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    pixels = np.rint(digits.images * (255 / MAX_VALUE)).astype(np.uint8)
+    return open_arrays([Part(NO_SPLIT, pixels, digits.target)], word, root=None, class_names=None)

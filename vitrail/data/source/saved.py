@@ -1,0 +1,89 @@
+"""A data set of Hugging Face's `datasets`, saved on disk: Arrow files that are mapped, not loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitrail.data.arrow.columns import LABELS, PATHS, class_names_in, content_of, find_column, open_rows
+from vitrail.data.arrow.files import read_streams
+from vitrail.data.table import NO_SPLIT, Content, Table, split_number
+from vitrail.errors import DataError, brief
+
+STATE, INFO, SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
+MAX_JSON = 64 * 2**20  # bytes
+
+
+def recognise(word: str) -> bool:
+    """A folder that `save_to_disk` wrote."""
+    return any((Path(word) / name).is_file() for name in (STATE, SPLITS))
+
+
+def open_source(word: str) -> Table:
+    """The rows of all splits, in the order train, val, test."""
+    path = Path(word)
+    folders = [(NO_SPLIT, path)]
+    if (path / SPLITS).is_file():
+        folders = sorted((_split(name), path / name) for name in _names(_read(path / SPLITS), "splits", path))
+    files = [(split, folder, file) for split, folder in folders for file in _arrow_files(folder)]
+    table, counts = read_streams([file for _, _, file in files])
+    picture = find_column(table.schema.names, PATHS, "pictures", str(path))
+    label = find_column(table.schema.names, LABELS, "labels", str(path))
+    cells = table.column(picture)
+    names = [
+        f"{folder.name}/{file.name}:{row}"
+        for (_, folder, file), count in zip(files, counts, strict=True)
+        for row in range(count)
+    ]
+
+    def content(index: int) -> Content:
+        return content_of(cells[index], path, names[index])
+
+    return open_rows(
+        {label: table.column(label)},
+        str(path),
+        folder=path,
+        root=path,
+        class_names=class_names_in(_read(folders[0][1] / INFO).get("features"), label),
+        names=names,
+        splits=np.repeat(np.array([split for split, _, _ in files], dtype=np.int8), counts),
+        content=content,
+    )
+
+
+def _split(name: str) -> int:
+    number = split_number(name)
+    return NO_SPLIT if number is None else number
+
+
+def _arrow_files(folder: Path) -> list[Path]:
+    entries = _read(folder / STATE).get("_data_files")
+    names = [entry.get("filename") for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    return [folder / name for name in _names({"files": names}, "files", folder)]
+
+
+def _names(document: dict[str, Any], key: str, path: Path) -> list[str]:
+    """A list of names without folders in them, for a file may not lead us elsewhere."""
+    names = document.get(key)
+    if (
+        not isinstance(names, list)
+        or not names
+        or any(not isinstance(name, str) or Path(name).name != name for name in names)
+    ):
+        raise DataError(
+            f"{path} is no data set saved on disk.", got=f"{key} {names!r:.80}.", hint="save_to_disk again."
+        )
+    return names
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > MAX_JSON:
+            raise ValueError("too large")
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path} cannot be read.", got=brief(error), hint="save_to_disk again.") from None
+    return document if isinstance(document, dict) else {}
