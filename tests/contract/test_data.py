@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import warnings
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from PIL import Image
 from vitrail import create_model, evaluate, save_weights
 from vitrail.data.decode import open_image
 from vitrail.data.labels import bind, imagenet_classes
-from vitrail.data.source.folder import list_samples
+from vitrail.data.find import open_data
 from vitrail.data.transform import Preprocess
 from vitrail.errors import DataError, UnknownNameError
 from vitrail.verbs.evaluate import calibration_error, wilson_interval
@@ -121,7 +122,10 @@ def test_resizing_is_that_of_the_peers(size: tuple[int, int]) -> None:
     whole = image.resize((248, longer) if size[0] < size[1] else (longer, 248), Image.Resampling.BICUBIC)
     left, top = round((whole.width - 224) / 2), round((whole.height - 224) / 2)
     theirs = whole.crop((left, top, left + 224, top + 224))
-    assert np.array_equal(np.asarray(Preprocess(crop=0.9).pixels(image)), np.asarray(theirs))
+    # PyTorch rounds one pixel in some hundreds the other way than Pillow.
+    gaps = np.abs(Preprocess(crop=0.9).pixels(np.array(image)).astype(int) - np.asarray(theirs).astype(int))
+    assert gaps.max() <= 2
+    assert gaps.mean() < 0.02
 
 
 def test_a_line_of_pixels_is_not_enlarged_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +139,7 @@ def test_a_line_of_pixels_is_not_enlarged_whole(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Image.Image, "resize", watched)
     ramp = Image.fromarray(np.linspace(0, 255, 4096).astype(np.uint8)[None]).convert("RGB")
-    part = np.asarray(Preprocess(crop=0.9).pixels(ramp), dtype=int)
+    part = Preprocess(crop=0.9).pixels(np.array(ramp)).astype(int)
     assert sizes == [(224, 224)]
     assert part.min() >= 126
     assert part.max() <= 129
@@ -182,10 +186,10 @@ def test_folders_that_bind_to_nothing(folders: list[str], num_classes: int, erro
         bind(folders, num_classes)
 
 
-def test_the_order_of_samples(tmp_path: Path) -> None:
+def test_the_order_of_pictures(tmp_path: Path) -> None:
     outside = saved(Image.new("RGB", (4, 4)), tmp_path / "outside.png")
     root = tmp_path / "data"
-    for name in ("b/2.png", "b/10.png", "a/z.PNG", "a/.hidden.png", "a/note.txt"):
+    for name in ("b/2.png", "b/10.png", "a/z.PNG", "a/.hidden.png", "a/note.txt", "a/deep/er.png"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(outside.read_bytes())
     (root / "a" / "leak.png").symlink_to(outside)
@@ -193,23 +197,16 @@ def test_the_order_of_samples(tmp_path: Path) -> None:
     (root / "a" / "gone.png").symlink_to(root / "nowhere.png")
     os.mkfifo(root / "b" / "pipe.png")
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "x.png").write_bytes(outside.read_bytes())
     (root / "c").symlink_to(tmp_path / "elsewhere")
-    samples = [(sample.label, sample.path.name) for sample in list_samples(root)]
-    assert samples == [("a", "inside.png"), ("a", "z.PNG"), ("b", "10.png"), ("b", "2.png")]
-
-
-def test_folders_without_pictures(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no pictures in class folders"):
-        list_samples(tmp_path)
-    with pytest.raises(DataError, match=r"is not a folder"):
-        list_samples(tmp_path / "nowhere")
-    (tmp_path / "val").mkdir()
-    with pytest.raises(DataError, match=r"Try .*val\."):
-        list_samples(tmp_path)
-    (tmp_path / "a.zip").touch()
-    with pytest.raises(DataError, match=r"unpack it first"):
-        list_samples(tmp_path / "a.zip")
+    table = open_data(root)
+    assert table.names == ["a/deep/er.png", "a/inside.png", "a/z.PNG", "b/10.png", "b/2.png"]
+    assert [table.label_names(index) for index in range(5)] == [("a",)] * 3 + [("b",)] * 2
+    assert sorted((each.path, each.kind) for each in table.aside) == [
+        ("a/gone.png", "link"),
+        ("a/leak.png", "link"),
+        ("b/pipe.png", "special"),
+        ("c", "link"),
+    ]
 
 
 @pytest.fixture
@@ -260,6 +257,27 @@ def test_evaluate_names_the_broken_file(small: tuple[Path, Path]) -> None:
     (data / "1" / "broken.png").write_bytes(b"\x89PNG nothing")
     with pytest.raises(DataError, match=r"broken\.png"):
         evaluate("vit_mu_patch16_224", data, weights=weights)
+
+
+def test_evaluate_can_leave_broken_files_out(small: tuple[Path, Path]) -> None:
+    weights, data = small
+    (data / "1" / "broken.png").write_bytes(b"\x89PNG nothing")
+    result = evaluate("vit_mu_patch16_224", data, weights=weights, policy="skip", batch_size=3)
+    assert (result.n, result.top1) == (7, pytest.approx(6 / 7))
+    assert len(result.skipped) == 1
+    assert "1/broken.png" in result.skipped[0]
+
+
+def test_evaluate_takes_the_split_kept_for_judging(small: tuple[Path, Path], tmp_path: Path) -> None:
+    weights, data = small
+    for split, classes in (("train", "0"), ("val", "01")):
+        for name in classes:
+            shutil.copytree(data / name, tmp_path / "split" / split / name)
+    (tmp_path / "split" / "val" / "0" / "3.png").unlink()
+    assert evaluate("vit_mu_patch16_224", tmp_path / "split", weights=weights).n == 6
+    assert evaluate("vit_mu_patch16_224", tmp_path / "split", weights=weights, split="train").n == 4
+    with pytest.raises(DataError, match=r"no split 'test'(.|\n)*train, val"):
+        evaluate("vit_mu_patch16_224", tmp_path / "split", weights=weights, split="test")
 
 
 def test_weights_without_a_classifier_are_not_evaluated(small: tuple[Path, Path], tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ def test_the_catalogue(name: str) -> None:
     spec = spec_named(name)
     assert entry.tokens == spec.layout.num_tokens
     assert canonical(name) == name
-    assert preprocess_named(name)["size"] == spec.image_size
+    assert preprocess_named(name).size == spec.image_size
     assert type(spec).parse_yaml(spec.to_yaml()) == spec
     assert family_of(spec).spec_named(name) == spec
 

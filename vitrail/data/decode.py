@@ -225,4 +225,6 @@ def as_pixels(array: NDArray[np.generic], mode: Mode = "rgb") -> Pixels:
         )
     if mode == "grey" and pixels.shape[2] == 3:
         return np.array(Image.fromarray(pixels).convert("L"))[:, :, None]
-    return np.repeat(pixels, 3, axis=2) if mode == "rgb" and pixels.shape[2] == 1 else pixels
+    if mode == "rgb" and pixels.shape[2] == 1:
+        return np.repeat(pixels, 3, axis=2)
+    return np.require(pixels, requirements=["C", "W"])  # as PyTorch asks of memory that it shares

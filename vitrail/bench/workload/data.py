@@ -1,0 +1,106 @@
+"""Images per second, from files to batches of 224 px: Vitrail, timm's loader, and a plain loop with Pillow."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from vitrail.bench.compare import Bench, Contender, hardware, take_turns
+from vitrail.data.cache import PixelCache
+from vitrail.data.find import open_data
+from vitrail.data.loader import Loader
+from vitrail.data.reader import form
+from vitrail.data.table import Table
+from vitrail.data.transform import Preprocess
+from vitrail.errors import DataError
+
+BATCH = 64
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+PREPROCESS = Preprocess(size=(224, 224), crop=0.9, mean=MEAN, std=STD)
+RESIZED = 248
+CACHE_GB = 8.0
+PILLOW = "pillow loop"
+
+
+def run(data: str, *, workers: int = 2, rounds: int = 5, progress: Callable[[int, int], None] | None = None) -> Bench:
+    """Measure on a folder of class folders, each contender over all of its pictures once a round."""
+    source = open_data(data)
+    if not isinstance(source, Table) or source.root is None or not source.root.is_dir():
+        raise DataError("this workload reads a folder of pictures.", got=f"{data}.", hint="a folder of class folders.")
+    absent = []
+    paths = [source.root / name for name in source.names]
+    with tempfile.TemporaryDirectory(prefix="vitrail-bench-") as folder:
+        cache = PixelCache(form(PREPROCESS, None), limit_gb=CACHE_GB, folder=Path(folder))
+        plain = Loader(source=source, preprocess=PREPROCESS, batch_size=BATCH, workers=workers)
+        cached = Loader(source=source, preprocess=PREPROCESS, batch_size=BATCH, workers=workers, cache=cache)
+        contenders: dict[str, Contender] = {
+            "vitrail": lambda: _speed(batch.images for batch in plain.epoch()),
+            "vitrail, warm cache": lambda: _speed(batch.images for batch in cached.epoch()),
+            PILLOW: lambda: _speed(_pillow_batches(paths)),
+        }
+        try:
+            loader = _timm_loader(source, workers)
+            contenders["timm"] = lambda: _speed(images for images, _ in loader)
+        except Exception as error:  # noqa: BLE001 - a peer that is not there, or that fails in its own way
+            absent.append(f"timm: {error}")
+        for contender in contenders.values():  # the cache is filled, workers are started, files are in memory
+            contender()
+        reference = "timm" if "timm" in contenders else PILLOW
+        rows = take_turns(contenders, reference=reference, unit="images/s", rounds=rounds, progress=progress)
+        cache.close()
+    setting = {"pictures": len(source), "size": 224, "batch": BATCH, "workers": workers, "rounds": rounds, "seed": 0}
+    return Bench("data", setting, hardware(), reference, rows, tuple(absent))
+
+
+def _speed(batches: Iterable[Any]) -> float:
+    start, num = time.perf_counter(), 0
+    for batch in batches:
+        num += len(batch)
+    return num / (time.perf_counter() - start)
+
+
+def _pillow_batches(paths: list[Path]) -> Iterator[torch.Tensor]:
+    """What one writes by hand: open, convert, resize the short side, crop, scale, stack."""
+    mean, std = (np.array(values, dtype=np.float32) for values in (MEAN, STD))
+    for start in range(0, len(paths), BATCH):
+        batch = []
+        for path in paths[start : start + BATCH]:
+            with Image.open(path) as file:
+                image = file.convert("RGB")
+            scale = RESIZED / min(image.size)
+            width, height = (max(RESIZED, int(side * scale)) for side in image.size)
+            image = image.resize((width, height), Image.Resampling.BICUBIC)
+            left, top = (width - 224) // 2, (height - 224) // 2
+            pixels = np.asarray(image.crop((left, top, left + 224, top + 224)), dtype=np.float32) / 255
+            batch.append(torch.from_numpy(((pixels - mean) / std).transpose(2, 0, 1)))
+        yield torch.stack(batch)
+
+
+def _timm_loader(source: Table, workers: int) -> Any:
+    """timm's own loader with its evaluation transform, and as many worker processes as Vitrail has threads."""
+    # torchvision has no CPU build beside this torch: its two missing operators are named, never called.
+    library: Any = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+    for name in ("nms", "qnms"):
+        if not hasattr(torch.ops.torchvision, name):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    from timm.data import ImageDataset, create_loader
+
+    return create_loader(
+        ImageDataset(str(source.root)),
+        input_size=(3, 224, 224),
+        batch_size=BATCH,
+        use_prefetcher=False,
+        interpolation="bicubic",
+        mean=MEAN,
+        std=STD,
+        crop_pct=PREPROCESS.crop,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+    )
