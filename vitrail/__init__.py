@@ -6,16 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitrail.catalogue import create_model, list_models
+    from vitrail.verbs.bench import bench
+    from vitrail.verbs.check import check
     from vitrail.verbs.convert import convert, save_weights
     from vitrail.verbs.evaluate import evaluate
     from vitrail.verbs.models import models
 
 __version__ = "0.1.0"
-__all__ = ["convert", "create_model", "evaluate", "list_models", "models", "save_weights"]
+__all__ = ["bench", "check", "convert", "create_model", "evaluate", "list_models", "models", "save_weights"]
 
 HOMES = {
     "create_model": "vitrail.catalogue",
     "list_models": "vitrail.catalogue",
+    "bench": "vitrail.verbs.bench",
+    "check": "vitrail.verbs.check",
     "convert": "vitrail.verbs.convert",
     "evaluate": "vitrail.verbs.evaluate",
     "models": "vitrail.verbs.models",

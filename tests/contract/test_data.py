@@ -14,8 +14,8 @@ from PIL import Image
 
 from vitrail import create_model, evaluate, save_weights
 from vitrail.data.decode import open_image
-from vitrail.data.labels import bind, imagenet_classes
 from vitrail.data.find import open_data
+from vitrail.data.labels import bind, imagenet_classes
 from vitrail.data.transform import Preprocess
 from vitrail.errors import DataError, UnknownNameError
 from vitrail.verbs.evaluate import calibration_error, wilson_interval

@@ -10,11 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from tests.conftest import ROOT, fill
 from vitrail import create_model, errors, plug, save_weights
+from vitrail.data.augment import Augment
+from vitrail.data.transform import Preprocess
 from vitrail.errors import VitrailError
 
 PAGES = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md"))
@@ -29,6 +32,11 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, name in enumerate(["tench", "n01443537", "2"]):
         (folder / "photos" / name).mkdir(parents=True)
         Image.new("RGB", (300, 260), (40 * number, 90, 200)).save(folder / "photos" / name / "a.jpg")
+    random = np.random.default_rng(0)
+    for number in range(40):
+        path = folder / "pets" / ("train" if number < 20 else "val") / ("cat", "dog")[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (9, 9, 3), dtype=np.uint8)).resize((96, 80)).save(path)
     return folder
 
 
@@ -91,6 +99,13 @@ def test_every_field_is_documented(package: str) -> None:
             assert re.search(rf"\b{field}\b", page), f"{package}.{name}: {field}"
 
 
+def test_every_field_of_the_data_is_documented() -> None:
+    page = (ROOT / "docs" / "data.md").read_text()
+    for spec in (Preprocess, Augment):
+        for field in spec.model_fields:
+            assert re.search(rf"`{field}`", page), f"{spec.__name__}: {field}"
+
+
 def test_every_error_is_documented() -> None:
     for name, value in vars(errors).items():
         if isinstance(value, type) and issubclass(value, VitrailError):
@@ -142,6 +157,12 @@ def test_no_torch_for_help(workplace: Path) -> None:
         (["convert", "model.safetensors", "--to", "hf", "--out", "photos/2/a.jpg/x"], "cannot be read or written"),
         (["convert", "model.safetensors", "--to", "hf", "--out", "/proc/x.bin"], "/proc/x.bin cannot be written"),
         (["models", "--nonsense"], "No such option"),
+        (["check", "photoz"], "UnknownNameError: no data has this name"),
+        (["check", "photos/nowhere"], "DataError: there is nothing at photos/nowhere"),
+        (["check", "model.safetensors"], "DataError: model.safetensors is no data that Vitrail reads"),
+        (["check", "photos", "--sheet", "photos/x.html"], "DataError: the page would lie inside the data"),
+        (["bench", "data", "digits"], "DataError: this workload reads a folder of pictures"),
+        (["bench", "train", "photos"], "UnknownNameError: no workload has this name"),
         (["models", "vit_base_patch16_16000000000000"], "UnknownNameError: no model has this name"),
         (["convert", "model.safetensors", "--to", "hf", "--out", "x", "--image-size", "big"], "such as 160x288"),
         (["convert", "x" * 300 + ".bin", "--to", "hf", "--out", "x"], "File name too long"),

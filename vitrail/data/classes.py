@@ -57,12 +57,19 @@ def _same_names(total: Mapping[str, int]) -> Iterator[Finding]:
 
 def _slips(total: Mapping[str, int]) -> Iterator[Finding]:
     """Rare names that are almost the name of a class many times as large: slips of the pen."""
-    common = [name for name, num in total.items() if num >= RARE]
     for name, num in sorted(total.items()):
-        near = difflib.get_close_matches(name, [each for each in common if total[each] >= RARE * num], n=1, cutoff=TYPO)
-        # cat1 and cat2 are two classes
-        if near and re.sub(r"\d", "", name) != re.sub(r"\d", "", near[0]) and _plain(name) != _plain(near[0]):
-            yield Finding(name, "slip", f"{num} of {name!r}, {total[near[0]]:,} of {near[0]!r}: the same class?")
+        common = [each for each in total if total[each] >= RARE * num and _is_slip(name, each)]
+        if common:
+            near = max(common, key=lambda each: difflib.SequenceMatcher(None, name, each).ratio())
+            yield Finding(name, "slip", f"{num} of {name!r}, {total[near]:,} of {near!r}: the same class?")
+
+
+def _is_slip(name: str, meant: str) -> bool:
+    """Nearly the same letters, or the same in another order; but cat1 and cat2 are two classes."""
+    one, other = _plain(name), _plain(meant)
+    if one == other or re.sub(r"\d", "", one) == re.sub(r"\d", "", other):
+        return False
+    return sorted(one) == sorted(other) or difflib.SequenceMatcher(None, one, other).ratio() >= TYPO
 
 
 def _between_splits(counts: Mapping[str, Mapping[str, int]], total: Mapping[str, int]) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -98,7 +99,8 @@ def _blame(error: Exception, content: Content) -> tuple[str, str]:
         case OSError() if error.errno is not None:
             return "unreadable", error.strerror or str(error)
         case Image.DecompressionBombError() | Image.DecompressionBombWarning():
-            return "oversized", "more pixels than Vitrail decodes"
+            pixels = re.search(r"\d+", said)
+            return "oversized", f"{int(pixels[0]) // 10**6} megapixels" if pixels else said
         case VitrailError():
             kind = next((kind for words, kind in BLAMED.items() if words in error.wrong), "damaged")
             return kind, (error.got or error.wrong).rstrip(".")

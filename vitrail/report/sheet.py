@@ -11,8 +11,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
 from vitrail.data.check import KINDS, Report
-from vitrail.data.decode import as_pixels, decode_image
-from vitrail.data.table import Finding, Source, Table
+from vitrail.data.decode import Pixels, as_pixels, decode_image, glimpse
+from vitrail.data.table import Content, Finding, Source, Table
 from vitrail.errors import DataError, VitrailError, shown
 from vitrail.files import write_text
 
@@ -54,10 +54,14 @@ def _thumbnails(finding: Finding, source: Source, places: dict[str, int]) -> lis
 
 
 def _thumbnail(source: Table, index: int) -> str:
+    content: Content = b""
+    pixels: Pixels | None
     try:
         content = source.content(index)
         pixels = decode_image(content) if isinstance(content, bytes) else as_pixels(content)
     except (VitrailError, OSError):
+        pixels = glimpse(content) if isinstance(content, bytes) else None
+    if pixels is None:
         return ""
     image = Image.fromarray(pixels)
     image.thumbnail((SIDE, SIDE))

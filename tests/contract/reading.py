@@ -1,0 +1,96 @@
+"""Reading a source to its end: here, or in a child process whose crash or hang is told and survived."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import stat
+import traceback
+import warnings
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from vitrail.data.find import open_data
+from vitrail.data.reader import Reader
+from vitrail.data.table import Source
+from vitrail.data.transform import Preprocess
+from vitrail.errors import DataError, shown
+
+PATIENCE = 5  # seconds until a child hangs
+READER = Reader(Preprocess(size=(8, 6)))
+Refuse = Callable[[str | Path, str], DataError]
+
+
+def read(word: str | Path) -> Source:
+    """A source of which every picture was read."""
+    source = open_data(word)
+    for picture in source:
+        assert shown(picture.name).isprintable()
+        assert READER.stored(picture).shape == (8, 6, 3)
+    return source
+
+
+def fingerprint(root: Path) -> dict[str, tuple[int, int, str]]:
+    """All that is below a folder: kinds and rights, times, contents."""
+    found = {}
+    for folder, folders, files in os.walk(root):
+        for path in [Path(folder) / name for name in (*folders, *files)]:
+            state = path.lstat()
+            plain = stat.S_ISREG(state.st_mode) and state.st_size < 2**24
+            content = hashlib.sha256(path.read_bytes()).hexdigest() if plain else ""
+            found[str(path)] = (state.st_mode, state.st_mtime_ns, content)
+    return found
+
+
+class Child:
+    """Another process that reads what it is asked to."""
+
+    def __init__(self) -> None:
+        self.process: Any = None
+        self.pipe: Any = None
+
+    def ask(self, word: str | Path) -> str:
+        """`read`, `refused`, `crash`, `hang`, or what was raised."""
+        if self.process is None:
+            self.start()
+        self.pipe.send(str(word))
+        try:
+            if self.pipe.poll(PATIENCE):
+                return self.pipe.recv()
+            answer = "hang"
+        except EOFError:
+            answer = "crash"
+        self.stop()
+        return answer
+
+    def start(self) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self.pipe, other = spawn.Pipe()
+        self.process = spawn.Process(target=_serve, args=(other,), daemon=True)
+        self.process.start()
+        other.close()
+        assert self.pipe.recv() == "ready"
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.join()
+            self.pipe.close()
+            self.process = None
+
+
+def _serve(pipe: Connection) -> None:
+    warnings.simplefilter("error")
+    pipe.send("ready")
+    while True:
+        word = pipe.recv()
+        try:
+            read(word)
+            pipe.send("read")
+        except DataError:
+            pipe.send("refused")
+        except Exception:  # noqa: BLE001 - whatever it is, the test tells it
+            pipe.send(traceback.format_exc())

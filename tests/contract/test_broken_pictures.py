@@ -1,0 +1,157 @@
+"""Pictures that cannot be read while others are loaded: named or left out, and nothing stays behind."""
+
+from __future__ import annotations
+
+import threading
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.contract.small_pictures import write_folder, write_shards
+from vitrail.data.augment import Augment
+from vitrail.data.cache import PixelCache
+from vitrail.data.loader import Batch, Loader
+from vitrail.data.reader import form
+from vitrail.data.table import Source
+from vitrail.data.transform import Preprocess
+from vitrail.errors import DataError
+
+SPEC = Preprocess(size=(24, 24))
+WORKERS = [0, 1, 2, 4]
+
+
+def loader_of(source: Source, **options) -> Loader:
+    return Loader(**{"source": source, "preprocess": SPEC, "batch_size": 8, "workers": 2, **options})
+
+
+def names_of(batches: list[Batch]) -> list[str]:
+    return list(chain.from_iterable(batch.names for batch in batches))
+
+
+@pytest.fixture(params=["table", "stream"])
+def broken(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Source, str]:
+    """37 pictures, of which number 20 in order is none, and its name."""
+    if request.param == "stream":
+        return write_shards(tmp_path, broken=22), "001.tar/022.jpg"
+    table = write_folder(tmp_path)
+    (tmp_path / table.names[20]).write_bytes(b"nothing")
+    return table, table.names[20]
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_the_file_is_named(broken: tuple[Source, str], workers: int) -> None:
+    source, name = broken
+    before = set(threading.enumerate())
+    good: list[Batch] = []
+    with pytest.raises(DataError, match=rf"{name} is no picture that Vitrail reads"):
+        good.extend(loader_of(source, workers=workers).epoch())
+    assert set(threading.enumerate()) == before
+    assert names_of(good) == [picture.name for picture in source][:16]
+
+
+@pytest.mark.parametrize("augment", [None, Augment()], ids=["plain", "augmented"])
+@pytest.mark.parametrize("workers", WORKERS)
+def test_it_alone_is_left_out(broken: tuple[Source, str], workers: int, augment: Augment | None) -> None:
+    source, name = broken
+    loader = loader_of(source, workers=workers, policy="skip", augment=augment)
+    batches = list(loader.epoch())
+    assert names_of(batches) == [picture.name for picture in source if picture.name != name]
+    assert [len(batch.images) for batch in batches] == [8, 8, 7, 8, 5]
+    assert [(one.path, one.kind) for one in loader.skipped] == [(name, "skipped")]
+    assert "no picture that Vitrail reads" in loader.skipped[0].detail
+    assert batches[2].indices.tolist() == [16, 17, 18, 19, 21, 22, 23]
+    if augment is None:
+        for picture, image in zip(list(source)[21:24], batches[2].images[4:], strict=True):
+            pixels = SPEC.pixels(SPEC.decode(picture.content()))
+            assert torch.equal(image, SPEC.normalise(pixels[None])[0])
+
+
+@pytest.mark.parametrize("augment", [None, Augment(mixup=0.8, cutmix=1.0)], ids=["plain", "mixed"])
+def test_ranks_agree_on_what_is_left(broken: tuple[Source, str], augment: Augment | None) -> None:
+    """Number 20 is the first of its pair: who is mixed with its neighbour must not depend on the ranks."""
+    source, _ = broken
+    whole = list(loader_of(source, policy="skip", augment=augment).epoch())
+    parts = [list(loader_of(source, policy="skip", augment=augment, rank=rank, world=4).epoch()) for rank in range(4)]
+    for batch, *shares in zip(whole, *parts, strict=True):
+        assert batch.names == tuple(chain.from_iterable(share.names for share in shares))
+        assert torch.equal(batch.labels, torch.cat([share.labels for share in shares]))
+        assert torch.equal(batch.images, torch.cat([share.images for share in shares]))
+
+
+@pytest.mark.parametrize("policy", ["error", "skip"])
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("workers", WORKERS)
+def test_a_file_that_vanishes(workers: int, cached: bool, policy: str, tmp_path: Path) -> None:
+    table = write_folder(tmp_path / "data")
+    before = set(threading.enumerate())
+    cache = PixelCache(form(SPEC, None), limit_gb=0.01, folder=tmp_path / "cache") if cached else None
+    loader = loader_of(table, workers=workers, policy=policy, cache=cache, batch_size=4)
+    if cached:
+        list(loader.epoch())
+    batches = loader.epoch(1)
+    shown = [next(batches)]
+    (tmp_path / "data" / table.names[-1]).unlink()
+    if policy == "error":
+        with pytest.raises(DataError, match=rf"{table.names[-1]} is not there(.|\n)*Try leaving it out"):
+            shown.extend(batches)
+        assert names_of(shown) == table.names[:36]
+    else:
+        shown.extend(batches)
+        assert names_of(shown) == table.names[:-1]
+        assert [one.path for one in loader.skipped] == [table.names[-1]]
+    assert set(threading.enumerate()) == before
+
+
+def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = write_folder(tmp_path)
+
+    def refused(path: object, *_: object) -> int:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("vitrail.data.decode.os.open", refused)
+    with pytest.raises(
+        DataError, match=r"a/000.png cannot be read.\n  Got Permission denied.\n  Try the right to read"
+    ):
+        next(loader_of(table, workers=0).epoch())
+
+
+def test_the_first_of_two_is_named(tmp_path: Path) -> None:
+    """Whichever thread fails first, the error is that of the first picture in order."""
+    table = write_folder(tmp_path)
+    for row in (17, 23):
+        (tmp_path / table.names[row]).write_bytes(b"")
+    for workers in WORKERS:
+        with pytest.raises(DataError, match=table.names[17]):
+            list(loader_of(table, workers=workers).epoch())
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_threads_end_with_the_loader(workers: int, tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    table = write_folder(tmp_path)
+    batches = loader_of(table, workers=workers).batches()
+    next(batches)
+    assert 1 <= len(set(threading.enumerate()) - before) <= workers
+    batches.close()
+    assert set(threading.enumerate()) == before
+    assert len(list(loader_of(table, workers=workers).epoch())) == 5
+    assert set(threading.enumerate()) == before
+
+
+def test_a_shard_that_ends_early(tmp_path: Path) -> None:
+    """Cut short since it was counted: all whole batches before the cut are shown, for any number of workers."""
+    source = write_shards(tmp_path, num_shards=2)
+    shard = tmp_path / "001.tar"
+    shard.write_bytes(shard.read_bytes()[: shard.stat().st_size // 2])
+    before = set(threading.enumerate())
+    counts = []
+    for workers in WORKERS:
+        good: list[Batch] = []
+        with pytest.raises(DataError, match=r"001.tar is no shard that can be read"):
+            good.extend(loader_of(source, workers=workers, batch_size=4).epoch())
+        assert set(threading.enumerate()) == before
+        counts.append(len(good))
+    assert counts == counts[:1] * len(WORKERS)
+    assert counts[0] > 4

@@ -1,0 +1,266 @@
+"""`vitrail check` finds what is wrong, all of it and nothing else, and changes no byte."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.contract.damage import CHANGES, DAMAGES, damage, encoded, photo
+from vitrail import check
+from vitrail.data.check import KINDS, Report
+from vitrail.data.classes import class_findings
+from vitrail.data.duplicates import Look, groups, near_pairs
+from vitrail.data.find import open_data
+from vitrail.errors import DataError
+
+
+def tree(root: Path) -> dict[str, str]:
+    """Every file with its content and its times."""
+    return {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest() + str(path.stat().st_mtime_ns)
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+def write(root: Path, names: list[str], seed: int = 0) -> None:
+    random = np.random.default_rng(seed)
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encoded(photo(random)))
+
+
+def kinds(report: Report) -> set[tuple[str, str]]:
+    return {(finding.path, finding.kind) for finding in report.findings}
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("clean")
+    write(root, [f"{name}/{number:03d}.jpg" for name in ("cat", "dog") for number in range(70)])
+    return root
+
+
+def test_a_clean_set_is_clean(clean: Path) -> None:
+    report = check(clean)
+    assert (report.ok, report.files, report.findings) == (True, 140, ())
+    assert report.counts == {"": {"cat": 70, "dog": 70}}
+    assert report.formats == {"JPEG": 140}
+
+
+def test_every_damage_is_found_with_its_reason_and_nothing_else(tmp_path: Path) -> None:
+    write(tmp_path, [f"{name}/{number:03d}.jpg" for name in ("cat", "dog") for number in range(100)])
+    random = np.random.default_rng(0)
+    chosen = random.permutation(sorted(tmp_path.rglob("*.jpg")))[: 3 * len(DAMAGES)]
+    ways = [way for way in DAMAGES for _ in range(3)]
+    expected = {}
+    for path, way in zip(chosen, ways, strict=True):
+        expected[damage(path, way).relative_to(tmp_path).as_posix()] = DAMAGES[way][0]
+    before = tree(tmp_path)
+    report = check(tmp_path)
+    found = {finding.path: finding.kind for finding in report.findings}
+    assert found.keys() == expected.keys()
+    assert {path for path, kind in found.items() if kind not in expected[path].split()} == set()
+    assert all(finding.detail for finding in report.findings)
+    assert tree(tmp_path) == before
+
+
+def test_near_duplicates_leaks_and_contradictions(tmp_path: Path) -> None:
+    names = [f"{split}/{name}/{number:02d}.jpg" for split in ("train", "val") for name in "ab" for number in range(30)]
+    write(tmp_path, names)
+    random = np.random.default_rng(1)
+    expected = set()
+    for number, change in enumerate(CHANGES.values()):
+        original = Image.open(tmp_path / f"train/a/{number:02d}.jpg")
+        (tmp_path / f"train/a/near{number}.jpg").write_bytes(change(original, random))
+        (tmp_path / f"val/b/near{number}.jpg").write_bytes(
+            change(Image.open(tmp_path / f"train/b/{number:02d}.jpg"), random)
+        )
+        expected |= {(f"train/a/near{number}.jpg", "near-duplicate"), (f"val/b/near{number}.jpg", "leak")}
+    same = (tmp_path / "train/a/29.jpg").read_bytes()
+    for name in ("train/a/same.jpg", "val/a/same.jpg", "train/b/same.jpg"):
+        (tmp_path / name).write_bytes(same)
+    expected |= {("train/a/same.jpg", "duplicate"), ("val/a/same.jpg", "leak"), ("train/b/same.jpg", "duplicate")}
+    expected |= {("train/b/same.jpg", "contradiction")}
+    report = check(tmp_path)
+    # What was encoded as PNG or WebP has the wrong suffix besides.
+    assert {each for each in kinds(report) if each[1] != "wrong-suffix"} == expected
+    leak = next(finding for finding in report.findings if finding.path == "val/a/same.jpg")
+    assert leak.other == "train/a/29.jpg"
+    assert "in val and in train" in leak.detail
+
+
+def test_the_same_shape_in_another_colour_is_no_duplicate(tmp_path: Path) -> None:
+    image = photo(np.random.default_rng(0))
+    red, green, blue = image.split()
+    for number, bands in enumerate([(red, green, blue), (blue, green, red), (green, red, blue)]):
+        (tmp_path / "a").mkdir(exist_ok=True)
+        (tmp_path / "a" / f"{number}.png").write_bytes(
+            encoded(Image.merge("RGB", bands).convert("L").convert("RGB"), "PNG")
+        )
+    light = np.asarray(image.convert("L").resize((40, 40)))
+    grey, warm = np.full((2, 4, 4), 128, np.uint8), np.full((2, 4, 4), 128, np.uint8)
+    warm[1] = 170
+    assert near_pairs([Look(light, grey), Look(light, warm)]) == []
+    assert [pair[:2] for pair in near_pairs([Look(light, grey), Look(light, grey)])] == [(0, 1)]
+
+
+def test_a_crowd_of_the_same_picture_hangs_together() -> None:
+    """A thousand looks, a little different each, of three pictures: three groups, without a million comparisons."""
+    random = np.random.default_rng(0)
+    originals = [np.asarray(photo(random).convert("L").resize((40, 40))).astype(int) for _ in range(3)]
+    colour = np.full((2, 4, 4), 128, np.uint8)
+    looks = [
+        Look(np.clip(originals[number % 3] + random.integers(-2, 3, (40, 40)), 0, 255).astype(np.uint8), colour)
+        for number in range(1000)
+    ]
+    pairs = [(pair.first, pair.second) for pair in near_pairs(looks)]
+    assert sorted(len(group) for group in groups(1000, pairs)) == [333, 333, 334]
+
+
+def test_small_arrays_are_compared_exactly_only() -> None:
+    report = check("digits")
+    assert report.ok
+    assert report.files == 1797
+
+
+def test_blank_and_turned_and_mixed(tmp_path: Path) -> None:
+    write(tmp_path, [f"a/{number}.jpg" for number in range(6)])
+    (tmp_path / "a" / "blank.png").write_bytes(encoded(Image.new("RGB", (90, 80), "teal"), "PNG"))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    (tmp_path / "a" / "turned.jpg").write_bytes(encoded(photo(np.random.default_rng(9), (200, 150)), exif=exif))
+    (tmp_path / "a" / "grey.jpg").write_bytes(encoded(photo(np.random.default_rng(8)).convert("L")))
+    report = check(tmp_path)
+    assert kinds(report) == {("a/blank.png", "blank")}
+    notes = "\n".join(report.notes)
+    assert "colour modes are mixed: RGB 8, L 1" in notes
+    assert "sizes are mixed: 3 of them, 90 x 80 to 224 x 224" in notes
+    assert "1 of 9 pictures are stored turned" in notes
+    assert "shapes are mixed: square 7, wide 1, upright 1" in notes
+
+
+def found(counts: dict[str, dict[str, int]]) -> dict[str, list[str]]:
+    table: dict[str, list[str]] = {}
+    for finding in class_findings(counts):
+        table.setdefault(finding.kind, []).append(finding.detail)
+    return table
+
+
+def test_classes_between_splits() -> None:
+    table = found({"train": {"cat": 50, "dog": 50}, "val": {"cat": 10, "dgo": 1}})
+    assert table["untrained-class"] == ["dgo has no picture in train"]
+    assert table["missing-class"] == ["dog has no picture in val"]
+    assert table["slip"] == ["1 of 'dgo', 50 of 'dog': the same class?"]
+    assert found({"train": {"a": 50, "b": 50}, "test": {"a": 5, "b": 5}}) == {}
+
+
+def test_classes_under_two_names() -> None:
+    table = found({"": {"Cat": 9, "cat": 9, "caf\u00e9": 9, "cafe\u0301": 9, "red fox": 9, "Red_Fox": 9}})
+    assert sorted(detail.rpartition(" in ")[2] for detail in table["same-class"]) == [
+        "spaces, case or form",
+        "their Unicode form",
+        "upper and lower case",
+    ]
+    assert "slip" not in found({"": {"cat1": 100, "cat2": 2, "cat3": 100}})
+
+
+def test_small_and_unequal_classes() -> None:
+    table = found({"": {"a": 4, "b": 40}})
+    assert table == {"few-pictures": ["a has 4 pictures"], "imbalance": ["b has 40 pictures, a has 4"]}
+    many = found({"": {f"class{number}": 1 for number in range(100)}})
+    assert many["few-pictures"] == [
+        "100 classes have fewer than 5 pictures, such as class0, class1, class10, class11, class12"
+    ]
+
+
+def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-m", "vitrail", "check", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, timeout=120)
+
+
+def test_exit_codes_json_and_summary(clean: Path, tmp_path: Path) -> None:
+    done = run(str(clean), "--json", cwd=tmp_path)
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["files"], document["findings"], document["ok"]) == (0, 140, [], True)
+    write(tmp_path / "bad", [f"a/{number}.jpg" for number in range(9)])
+    (tmp_path / "bad" / "a" / "\u2603\nnew.jpg").write_bytes(b"")
+    Path(os.fsdecode(bytes(tmp_path / "bad" / "a") + b"/\xff\xfe.jpg")).write_bytes(b"")
+    done = run("bad", "--json", "--quiet", cwd=tmp_path)
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["ok"], done.stderr) == (3, False, "")
+    assert {finding["kind"] for finding in document["findings"]} == {"empty"}
+    assert document["findings"][0].keys() >= {"path", "kind", "detail"}
+    done = run("bad", cwd=tmp_path)
+    assert done.returncode == 3
+    assert "empty: 2 (a file without content)" in done.stdout
+    assert "\\n" in done.stdout
+    assert "\\udcff" in done.stdout
+    assert "11 files checked" in done.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad"]
+
+
+def test_the_sheet(tmp_path: Path) -> None:
+    data = tmp_path / "<b>data"
+    write(data, [f"a/{number}.jpg" for number in range(60)])
+    (data / "a" / "copy.jpg").write_bytes((data / "a" / "7.jpg").read_bytes())
+    (data / "a" / "<script>x.jpg").write_bytes(b"")
+    before = tree(data)
+    check(data, sheet=tmp_path / "sheet.html")
+    page = (tmp_path / "sheet.html").read_text()
+    assert page.count("data:image/jpeg;base64,") == 2  # the double and its original
+    assert "<script>" not in page
+    assert "<b>" not in page
+    assert "&lt;script&gt;x.jpg" in page
+    assert "http" not in page.replace("http-equiv", "")
+    assert tree(data) == before
+
+
+@pytest.mark.parametrize("place", ["data/a/sheet.html", "nowhere/sheet.html", "."])
+def test_a_sheet_that_cannot_be(place: str, tmp_path: Path) -> None:
+    write(tmp_path / "data", ["a/0.jpg"])
+    with pytest.raises(DataError, match=r"never written to|cannot be written"):
+        check(tmp_path / "data", sheet=tmp_path / place)
+
+
+def test_a_zip_and_a_folder_tell_the_same(tmp_path: Path) -> None:
+    import shutil
+
+    write(tmp_path / "data", [f"{split}/a/{number}.jpg" for split in ("train", "val") for number in range(9)])
+    (tmp_path / "data/val/a/leak.jpg").write_bytes((tmp_path / "data/train/a/3.jpg").read_bytes())
+    (tmp_path / "data/val/a/half.jpg").write_bytes((tmp_path / "data/train/a/3.jpg").read_bytes()[:2000])
+    archive = shutil.make_archive(str(tmp_path / "data"), "zip", tmp_path / "data")
+    assert (
+        kinds(check(archive))
+        == kinds(check(tmp_path / "data"))
+        == {
+            ("val/a/leak.jpg", "leak"),
+            ("val/a/half.jpg", "truncated"),
+        }
+    )
+
+
+def test_every_kind_is_told_of_somewhere() -> None:
+    from tests.conftest import ROOT
+
+    page = (ROOT / "docs" / "data.md").read_text()
+    assert [kind for kind in KINDS if f"`{kind}`" not in page] == []
+
+
+@pytest.mark.data
+def test_real_photos_give_no_false_alarm(data_dir: Path) -> None:
+    """Of Oxford Pets' 1,480 pictures one is there twice, resized: seen by eye. Nothing else is alike."""
+    report = check(next((data_dir / "oxford_pets").glob("*.zip")))
+    assert Counter(finding.kind for finding in report.findings) == {"near-duplicate": 1}
+    assert "Birman_199" in report.findings[0].detail
+    assert len(open_data(next((data_dir / "oxford_pets").glob("*.zip")))) == report.files == 1480
