@@ -39,7 +39,7 @@ def fingerprint(root: Path) -> dict[str, tuple[int, int, str]]:
     for folder, folders, files in os.walk(root):
         for path in [Path(folder) / name for name in (*folders, *files)]:
             state = path.lstat()
-            plain = stat.S_ISREG(state.st_mode) and state.st_size < 2**24
+            plain = stat.S_ISREG(state.st_mode) and state.st_size < 2**24 and os.access(path, os.R_OK)
             content = hashlib.sha256(path.read_bytes()).hexdigest() if plain else ""
             found[str(path)] = (state.st_mode, state.st_mtime_ns, content)
     return found

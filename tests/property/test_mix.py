@@ -27,7 +27,11 @@ def mixed(num: int, size: tuple[int, int], seed: int, first: int = 0, **rates: f
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(num, 3, *size, generator=generator)
     targets = targets_of(torch.arange(num), num) if num else torch.zeros(0, 5)
-    return images, targets, *mix(images, targets, Augment(**rates), seed=seed, epoch=1, first=first)
+    return (
+        images,
+        targets,
+        *mix(images, targets, Augment(**rates), seed=seed, epoch=1, places=range(first, first + len(images))),
+    )
 
 
 def partners(num: int) -> list[tuple[int, int]]:
@@ -89,7 +93,7 @@ def test_a_part_of_a_batch_is_mixed_as_in_the_whole(seed: int, pairs: int, start
         Augment(mixup=0.8, cutmix=1.0),
         seed=seed,
         epoch=1,
-        first=2 * start + begin,
+        places=range(2 * start + begin, 2 * start + end),
     )
     assert torch.equal(part[0], pictures[begin:])
     assert torch.equal(part[1], shares[begin:])

@@ -37,11 +37,10 @@ def command(
     with progress_bar("Checking", quiet=quiet) as progress:
         report = check(data, data_dir=data_dir, sheet=sheet, workers=workers, progress=progress)
     if as_json:
-        findings = [{**finding._asdict(), "path": shown(finding.path)} for finding in report.findings]
         print_json(
             {
                 "files": report.files,
-                "findings": findings,
+                "findings": [finding._asdict() for finding in report.findings],
                 "ok": report.ok,
                 "notes": report.notes,
                 "counts": report.counts,

@@ -11,7 +11,7 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from vitrail.data.decode import Pixels
-from vitrail.data.resize import resize, to_image
+from vitrail.data.resize import resize, resize_part, to_image
 from vitrail.data.transform import Preprocess
 from vitrail.spec import Spec
 
@@ -93,7 +93,7 @@ class Augment(Spec):
             height, width = round(math.sqrt(area / shape)), round(math.sqrt(area * shape))
             if 0 < height <= rows and 0 < width <= columns:
                 break
-        else:  # a very long picture: its middle, as long as the ratio allows
+        else:  # a very long picture: a part as long as the ratio allows
             height = min(rows, max(1, round(columns / self.ratio[0])))
             width = min(columns, max(1, round(rows * self.ratio[1])))
         top, left = random.integers(rows - height + 1), random.integers(columns - width + 1)
@@ -103,9 +103,8 @@ class Augment(Spec):
     def _crop_random(self, preprocess: Preprocess, stored: Pixels, random: np.random.Generator) -> Pixels:
         rows, columns = preprocess.size
         whole = preprocess.override({"crop": 1.0}).target(*stored.shape[:2])
-        picture = resize(stored, *whole, preprocess.kernel)
-        top, left = random.integers(whole[0] - rows + 1), random.integers(whole[1] - columns + 1)
-        return picture[top : top + rows, left : left + columns]
+        top, left = int(random.integers(whole[0] - rows + 1)), int(random.integers(whole[1] - columns + 1))
+        return resize_part(stored, whole, (top, left), (rows, columns), preprocess.kernel)
 
     def _crop_padded(self, preprocess: Preprocess, stored: Pixels, random: np.random.Generator) -> Pixels:
         rows, columns = preprocess.size

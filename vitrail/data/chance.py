@@ -41,20 +41,19 @@ def epoch_order(
     if not shuffle:
         return np.arange(num), np.zeros(num, dtype=np.int64)
     random = chance("order", seed=seed, epoch=epoch)
-    order = random.permutation(num) if balance is None else _balanced(balance, random)
-    if repeats > 1:
-        shown = -(-num // repeats)
-        order = np.repeat(order[:shown], repeats)[:num]
+    shown = -(-num // repeats)
+    order = random.permutation(num)[:shown] if balance is None else _balanced(balance, shown, random)
+    order = np.repeat(order, repeats)[:num]
     return order, _times_before(order)
 
 
-def _balanced(labels: NDArray[np.int32], random: np.random.Generator) -> NDArray[np.int64]:
-    """As many pictures as there are, the same number of each class: each class goes round in ever new orders."""
+def _balanced(labels: NDArray[np.int32], num: int, random: np.random.Generator) -> NDArray[np.int64]:
+    """So many pictures, the same number of each class: each class goes round in ever new orders."""
     present = np.unique(labels)
     if not len(present):
         raise DataError("balanced sampling needs labels.", got="none.", hint="sampling as it is.")
-    counts = np.full(len(present), len(labels) // len(present))
-    counts[random.permutation(len(present))[: len(labels) % len(present)]] += 1
+    counts = np.full(len(present), num // len(present))
+    counts[random.permutation(len(present))[: num % len(present)]] += 1
     drawn = []
     for label, count in zip(present, counts, strict=True):
         members = np.flatnonzero(labels == label)

@@ -86,6 +86,8 @@ class Loader:
                 got=f"{self.batch_size} for {self.world} ranks{', pictures mixed in pairs' if self._mixes else ''}.",
                 hint=f"{max(1, round(self.batch_size / step)) * step}.",
             )
+        if self.balanced and not self.shuffle:
+            raise DataError("balanced sampling draws at random.", got="shuffle=False.", hint="shuffle=True.")
         if self.balanced and (isinstance(self.source, Stream) or self.source.starts is not None):
             raise DataError(
                 "balanced sampling needs one label a picture, and pictures that can be reached in any order.",
@@ -120,12 +122,23 @@ class Loader:
         pool = ThreadPoolExecutor(workers, thread_name_prefix="vitrail-loader") if workers else None
         ahead: deque[_Coming] = deque()
         try:
-            for epoch, position, jobs in self._plan(start, stop):
+            plan = self._plan(start, stop)
+            problem = None
+            while problem is None:
+                try:
+                    epoch, position, jobs = next(plan)
+                except StopIteration:
+                    break
+                except DataError as error:  # a damaged shard: what came before it is still whole
+                    problem = error
+                    continue
                 ahead.append(_Coming(self, reader, epoch, position, jobs, pool, workers))
                 if pool is None or len(ahead) > AHEAD:
                     yield ahead.popleft().result()
             while ahead:
                 yield ahead.popleft().result()
+            if problem is not None:
+                raise problem
         finally:
             if pool is not None:
                 pool.shutdown(wait=True, cancel_futures=True)
@@ -171,10 +184,13 @@ class Loader:
         random = chance("order", seed=self.seed, epoch=epoch)
         shards = [source.chosen[place] for place in random.permutation(len(source.chosen))]
         pictures = _drawn(source.in_order(shards), random) if self.shuffle else iter(source)
-        for place, picture in enumerate(pictures):
+        repeats = self.augment.repeats if self.augment and self.shuffle else 1
+        places = range(len(source))  # an epoch keeps its length, whatever the repeats
+        shown = ((picture, repeat) for picture in pictures for repeat in range(repeats))
+        for place, (picture, repeat) in zip(places, shown, strict=False):
             if place < skip:
                 continue
-            jobs.append(Job(picture, 0))
+            jobs.append(Job(picture, repeat))
             if len(jobs) == self.batch_size:
                 yield jobs
                 first, jobs = first + 1, []
@@ -245,16 +261,16 @@ class _Coming:
         for task in self.tasks:
             task.result()
         loader, jobs, images = self.loader, list(self.jobs), self.images
-        if any(self.problems):
-            loader.skipped.extend(problem for problem in self.problems if problem is not None)
-            kept = [place for place, problem in enumerate(self.problems) if problem is None]
+        kept = [place for place, problem in enumerate(self.problems) if problem is None]
+        if len(kept) < len(jobs):
+            named = {finding.path for finding in loader.skipped}
+            loader.skipped.extend(each for each in self.problems if each is not None and each.path not in named)
             jobs, images = [jobs[place] for place in kept], images[kept]
         labels = _labels([job.picture.labels for job in jobs], loader.source)
         if loader.augment is not None and loader._mixes:  # noqa: SLF001 - of one file
             targets = labels if labels.ndim == 2 else targets_of(labels, len(loader.source.classes))
-            images, labels = mix(
-                images, targets, loader.augment, seed=loader.seed, epoch=self.epoch, first=self.position
-            )
+            places = [self.position + place for place in kept]
+            images, labels = mix(images, targets, loader.augment, seed=loader.seed, epoch=self.epoch, places=places)
         indices = torch.tensor([job.picture.index for job in jobs], dtype=torch.int64)
         return Batch(images, labels, indices, tuple(job.picture.name for job in jobs))
 

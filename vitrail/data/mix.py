@@ -7,6 +7,7 @@ for any number of them.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -29,12 +30,18 @@ def mix(
     *,
     seed: int,
     epoch: int,
-    first: int,
+    places: Sequence[int],
 ) -> tuple[Float[Tensor, "B C Y X"], Float[Tensor, "B K"]]:
-    """Pictures and targets, each pair mixed in its own way; `first` is the place of the first picture in the epoch."""
+    """Pictures and targets, each pair mixed in its own way.
+
+    `places` are those of the pictures in the epoch. A picture whose partner is missing stays as it is.
+    """
     mixed, shares = images.clone(), torch.ones(len(images))
-    for place in range(0, len(images) - 1, 2):
-        random = chance("mix", seed=seed, epoch=epoch, index=(first + place) // 2)
+    partners = torch.arange(len(images))
+    for place in range(len(images) - 1):
+        if places[place] % 2 or places[place + 1] != places[place] + 1:
+            continue
+        random = chance("mix", seed=seed, epoch=epoch, index=places[place] // 2)
         cut = augment.cutmix > 0 and (augment.mixup == 0 or random.random() < 0.5)
         alpha = augment.cutmix if cut else augment.mixup
         share = random.beta(alpha, alpha)
@@ -46,8 +53,7 @@ def mix(
             torch.lerp(other, one, share, out=mixed[place])
             torch.lerp(one, other, share, out=mixed[place + 1])
         shares[place : place + 2] = share
-    partners = torch.arange(len(images)) ^ 1
-    partners[partners >= len(images)] = len(images) - 1
+        partners[place], partners[place + 1] = place + 1, place
     weight = shares[:, None]
     return mixed, targets * weight + targets[partners] * (1 - weight)
 

@@ -28,15 +28,17 @@ class Reader(NamedTuple):
             return self._decoded(read_content(picture), picture.name)
         stamp = _stamp(picture)
         key = self.cache.known(stamp)
-        content = None
-        if key is None:
-            content = read_content(picture)
-            key = digest(content)
+        pixels = None if key is None else self.cache.get(key)
+        if pixels is not None:
+            return pixels
+        content = read_content(picture)
+        key = digest(content)
         pixels = self.cache.get(key)
         if pixels is None:
-            content = read_content(picture) if content is None else content
             pixels = self._decoded(content, picture.name)
-            self.cache.put(digest(content), stamp, pixels)
+            self.cache.put(key, stamp, pixels)
+        else:
+            self.cache.put(key, stamp, None)  # the same picture under another name
         return pixels
 
     def _decoded(self, content: Content, name: str) -> Pixels:

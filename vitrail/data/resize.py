@@ -12,6 +12,7 @@ from PIL import Image
 from vitrail.data.decode import Pixels
 
 Kernel = Literal["nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"]
+MAX_WHOLE = 16_000_000  # pixels of a picture enlarged to be cropped
 KERNELS: dict[str, Image.Resampling] = {
     "nearest": Image.Resampling.NEAREST,
     "bilinear": Image.Resampling.BILINEAR,
@@ -23,7 +24,11 @@ KERNELS: dict[str, Image.Resampling] = {
 
 
 def resize(pixels: Pixels, rows: int, columns: int, kernel: Kernel) -> Pixels:
-    """Pixels of another size. PyTorch and Pillow compute alike in whole numbers; one pixel in 400 is one step apart."""
+    """Pixels of another size.
+
+    PyTorch and Pillow compute alike in whole numbers, and one pixel in 400 is a level apart; more of them where Pillow
+    takes the rows first, as it does for tall pictures.
+    """
     if pixels.shape[:2] == (rows, columns):
         return pixels
     if kernel in ("bilinear", "bicubic"):
@@ -32,6 +37,19 @@ def resize(pixels: Pixels, rows: int, columns: int, kernel: Kernel) -> Pixels:
         resized = F.interpolate(planes, size=(rows, columns), mode=kernel, antialias=True)
         return resized[0].permute(1, 2, 0).numpy()
     return resize_box(pixels, rows, columns, kernel, (0.0, 0.0, float(pixels.shape[1]), float(pixels.shape[0])))
+
+
+def resize_part(
+    pixels: Pixels, whole: tuple[int, int], start: tuple[int, int], size: tuple[int, int], kernel: Kernel
+) -> Pixels:
+    """The part of a given start and size of the picture resized to `whole`."""
+    (rows, columns), (top, left) = size, start
+    if whole[0] * whole[1] <= MAX_WHOLE:
+        return resize(pixels, *whole, kernel)[top : top + rows, left : left + columns]
+    # A picture of 16,384 x 1 would fill the memory: only the part that is kept is computed. Pillow then rounds some
+    # pixels differently, so that others get the peers' way, whole and then cropped.
+    y, x = pixels.shape[0] / whole[0], pixels.shape[1] / whole[1]
+    return resize_box(pixels, rows, columns, kernel, (left * x, top * y, (left + columns) * x, (top + rows) * y))
 
 
 def resize_box(

@@ -14,10 +14,9 @@ from pydantic import Field, PositiveFloat, model_validator
 from torch import Tensor
 
 from vitrail.data.decode import Mode, Pixels, as_pixels, decode_image, to_rgb
-from vitrail.data.resize import Kernel, resize, resize_box
+from vitrail.data.resize import Kernel, resize_part
 from vitrail.spec import Pair, Spec
 
-MAX_COVER = 16_000_000  # pixels of a picture enlarged to be cropped
 Byte = Annotated[int, Field(ge=0, le=255)]
 
 
@@ -73,13 +72,7 @@ class Preprocess(Spec):
         rows, columns = self.size
         full_rows, full_columns = self.target(*picture.shape[:2])
         top, left = round((full_rows - rows) / 2), round((full_columns - columns) / 2)
-        if full_rows * full_columns > MAX_COVER:
-            # A picture of 16,384 x 1 would fill the memory: only the part that is kept is computed. Pillow then
-            # rounds some pixels differently, so that others get the peers' way, whole and then cropped.
-            y, x = picture.shape[0] / full_rows, picture.shape[1] / full_columns
-            box = (left * x, top * y, (left + columns) * x, (top + rows) * y)
-            return resize_box(picture, rows, columns, self.kernel, box)
-        return resize(picture, full_rows, full_columns, self.kernel)[top : top + rows, left : left + columns]
+        return resize_part(picture, (full_rows, full_columns), (top, left), self.size, self.kernel)
 
     def empty_batch(self, num: int) -> Float[Tensor, "B C Y X"]:
         """Room for a batch, channels last in memory."""
