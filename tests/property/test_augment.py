@@ -236,5 +236,6 @@ def test_a_line_of_pixels_is_not_enlarged_whole(crop: str, monkeypatch: pytest.M
         return resize(pixels, rows, columns, kernel) if small else np.broadcast_to(pixels[:1, :1], (rows, columns, 3))
 
     monkeypatch.setattr(augmenting, "resize", watched)
+    monkeypatch.setattr("vitrail.data.resize.resize", watched)
     assert drawn(Augment(crop=crop), spec_of(224, 224), noise(1, 16_384)).shape == (224, 224, 3)
     assert max(areas, default=0) <= MAX_WHOLE

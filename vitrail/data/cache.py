@@ -152,7 +152,7 @@ class PixelCache:
 
 
 def _sum(pixels: Pixels) -> int:
-    return zlib.adler32(np.ascontiguousarray(pixels).data)
+    return zlib.crc32(np.ascontiguousarray(pixels).data)
 
 
 def _stamp_key(stamp: str) -> bytes:
