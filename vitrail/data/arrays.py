@@ -63,7 +63,8 @@ def _images(images: Any, origin: str) -> Any:
     """Images with channels last, in 8 bits."""
     if images.ndim == 4 and images.shape[1] in (1, 3) and images.shape[3] not in (1, 3):
         images = images.transpose(0, 2, 3, 1)
-    if images.dtype != np.uint8 or images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] not in (1, 3)):
+    channels = images.shape[3] if images.ndim == 4 else 1
+    if images.dtype != np.uint8 or images.ndim not in (3, 4) or channels not in (1, 3) or 0 in images.shape[1:]:
         raise DataError(
             f"{origin} has images of another form.",
             got=f"{images.dtype}, shape {tuple(images.shape)}.",

@@ -48,10 +48,11 @@ def read_file(path: str | Path, *, name: str = "") -> bytes:
     """The bytes of a plain file; a pipe or a device is refused before it can block."""
     name = name or str(path)
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    state = os.fstat(handle)
+    if not stat.S_ISREG(state.st_mode):
+        os.close(handle)
+        raise DataError(f"{name} is no plain file.", got="a folder, pipe or device.", hint="leaving it out.")
     with os.fdopen(handle, "rb") as file:
-        state = os.fstat(handle)
-        if not stat.S_ISREG(state.st_mode):
-            raise DataError(f"{name} is no plain file.", got="a folder, pipe or device.", hint="leaving it out.")
         if state.st_size > MAX_BYTES:
             raise too_large(name, f"{state.st_size / 2**20:,.0f} MiB")
         return file.read()

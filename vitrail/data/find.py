@@ -7,7 +7,7 @@ from pathlib import Path
 from vitrail import plug
 from vitrail.data import known
 from vitrail.data.table import Source
-from vitrail.errors import DataError
+from vitrail.errors import DataError, VitrailError, brief
 
 SOURCES = "vitrail.data.source"
 LAST = "folder"  # what is left when a folder is nothing more special
@@ -38,5 +38,11 @@ def _open(word: str) -> Source | None:
     for name in names:
         module = plug.load(SOURCES, name)
         if module.recognise(word):
-            return module.open_source(word)
+            try:
+                return module.open_source(word)
+            except (VitrailError, OSError):
+                raise
+            except Exception as error:
+                # Foreign bytes reach Arrow, NumPy and zlib here, and fuzzing finds ever new ways to upset them.
+                raise DataError(f"{word} is damaged or cut short.", got=brief(error), hint="a new copy.") from error
     return None

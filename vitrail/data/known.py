@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import http.client
 import tarfile
 import tempfile
 import urllib.error
@@ -82,7 +83,12 @@ def _fetch(name: str, looked: list[Path], progress: Progress | None) -> Path:
     """Download into a folder of its own beside the final one, check, unpack, and only then give it its name."""
     entry = known_names()[name]
     root = cache_dir("data")
-    root.mkdir(parents=True, exist_ok=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"the cache in {root} cannot be written.", got=brief(error), hint="VITRAIL_CACHE at another place."
+        ) from None
     with tempfile.TemporaryDirectory(dir=root, prefix=f".{name}-") as temporary:
         folder = Path(temporary) / name
         folder.mkdir()
@@ -114,7 +120,9 @@ def _download(url: str, path: Path, checksum: str, name: str, looked: list[Path]
                 digest.update(chunk)
                 file.write(chunk)
                 yield len(chunk)
-    except (urllib.error.URLError, OSError, ValueError) as error:
+    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
         places = ", ".join(str(place) for place in looked)
         raise DataError(
             f"{name} is not on this machine and cannot be fetched.",

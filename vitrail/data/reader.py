@@ -9,10 +9,10 @@ import numpy as np
 
 from vitrail.data.augment import Augment
 from vitrail.data.cache import PixelCache, digest
-from vitrail.data.decode import Pixels, as_pixels, decode_image
+from vitrail.data.decode import Pixels, as_pixels, damaged, decode_image
 from vitrail.data.table import Content, Picture
 from vitrail.data.transform import Preprocess
-from vitrail.errors import DataError
+from vitrail.errors import DataError, VitrailError, brief
 
 
 class Reader(NamedTuple):
@@ -79,6 +79,10 @@ def read_content(picture: Picture) -> Content:
         return picture.content()
     except OSError as error:
         raise unreadable(picture.name, error) from None
+    except VitrailError:
+        raise
+    except Exception as error:  # noqa: BLE001 - of the container that it lies in
+        raise damaged(picture.name, brief(error)) from None
 
 
 def unreadable(name: str, error: OSError) -> DataError:

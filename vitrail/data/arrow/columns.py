@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vitrail.data.decode import file_stamp, read_file
 from vitrail.data.table import NO_SPLIT, SPLIT_NAMES, SPLITS, Content, Table, no_stamp, sorted_classes
-from vitrail.errors import DataError
+from vitrail.errors import DataError, brief
 
 PATHS = ("path", "file", "filename", "file_name", "filepath", "image_path", "image", "img")
 LABELS = ("label", "class", "category", "target", "fine_label", "labels", "classes", "tags")
@@ -54,25 +54,29 @@ def open_rows(
     *,
     folder: Path,
     root: Path,
-    class_names: Sequence[str] | None = None,
+    class_names: Sequence[str] = (),
     names: Sequence[str] | None = None,
     splits: NDArray[np.int8] | None = None,
     content: Callable[[int], Content] | None = None,
     stamp: Callable[[int], str] = no_stamp,
 ) -> Table:
-    """A table from columns of labels, of splits if there are any, and of paths unless the content is given."""
+    """A table from columns of labels, of splits if there are any, and of paths unless the content is given.
+
+    `class_names` are classes besides those that occur.
+    """
     if content is None:
-        path_column = columns[find_column(list(columns), PATHS, "pictures", origin)]
-        paths = _texts(path_column, "path", origin)
+        paths = _texts(columns[find_column(list(columns), PATHS, "pictures", origin)], "path", origin)
         names, content, stamp = _files(Texts(paths), folder)
     assert names is not None
     if not len(names):
         raise DataError(f"{origin} has no rows.", got="a head without a body.", hint="a row for each picture.")
     key = find_column(list(columns), LABELS, "labels", origin)
-    classes, labels, starts = _labels(columns[key], key.casefold(), class_names, origin)
+    classes, labels, starts = _labels(columns[key], key.strip().casefold(), class_names, origin)
     found = [column for column in columns if column.strip().casefold() in SPLIT]
     if splits is None:
         splits = _splits(columns[found[0]], origin) if found else np.full(len(names), NO_SPLIT, dtype=np.int8)
+    if not len(names) == len(splits) == (len(labels) if starts is None else len(starts) - 1):
+        raise DataError(f"{origin} has columns of unequal length.", got=f"{len(names)} pictures.", hint="a new copy.")
     return Table(
         origin=origin,
         names=names,
@@ -86,14 +90,64 @@ def open_rows(
     )
 
 
-def _texts(column: Any, what: str, origin: str) -> Any:
+def plain(column: Any, origin: str) -> Any:
+    """A column in one piece, checked in every offset and byte, without dictionaries and large types."""
+    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    try:
+        column.validate(full=True)
+        kind = column.type
+        if pa.types.is_dictionary(kind):
+            return plain(column.cast(kind.value_type), origin)
+        if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+            return column.cast(pa.string())
+        if pa.types.is_large_list(kind):
+            return column.cast(pa.list_(kind.value_type))
+    except pa.ArrowException as error:
+        raise DataError(f"{origin} has a damaged column.", got=brief(error), hint="a new copy.") from None
+    return column
+
+
+def named(column: Any, class_names: Sequence[str] | None, origin: str) -> Any:
+    """A column of labels by name, where numbers stand for names."""
+    column = plain(column, origin)
+    if class_names is None:
+        return column
+    if pa.types.is_list(column.type):
+        return pa.ListArray.from_arrays(column.offsets, named(column.values, class_names, origin))
+    if not pa.types.is_integer(column.type):
+        return column
+    if column.null_count:
+        _texts(column, "label", origin)
+    numbers = column.to_numpy(zero_copy_only=False)
+    if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(class_names):
+        raise DataError(
+            f"{origin} has a label that names no class.",
+            got=f"{numbers.min()} to {numbers.max()} with {len(class_names)} names.",
+            hint=f"0 to {len(class_names) - 1}.",
+        )
+    return pa.array(list(class_names), pa.string()).take(column)
+
+
+def joined(columns: Sequence[Any], origin: str) -> Any:
+    """Columns of several files, one after the other."""
+    try:
+        return pa.concat_arrays([plain(column, origin) for column in columns])
+    except pa.ArrowException as error:
+        raise DataError(f"{origin} has files that do not belong together.", got=brief(error)) from None
+
+
+def _texts(column: Any, what: str, origin: str, *, empty: bool = False) -> Any:
     """A column as text without gaps."""
+    column = plain(column, origin)
     if pa.types.is_null(column.type) or column.null_count:
-        row = next((number for number, value in enumerate(column) if not value.is_valid), 0)
+        row = 0 if pa.types.is_null(column.type) else pc.index(column.is_null(), value=True).as_py()
         raise DataError(f"{origin} has a row without a {what}.", got=f"row {row + 1}.", hint="a value there.")
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    return column if pa.types.is_string(column.type) else column.cast(pa.string())
+    if not any(test(column.type) for test in (pa.types.is_string, pa.types.is_integer, pa.types.is_boolean)):
+        raise DataError(f"{origin} has a {what} of another kind.", got=f"{column.type}.", hint="text or whole numbers.")
+    texts = column if pa.types.is_string(column.type) else column.cast(pa.string())
+    if not empty and len(texts) and (row := pc.index(texts, "").as_py()) >= 0:
+        raise DataError(f"{origin} has a row without a {what}.", got=f"row {row + 1}.", hint="a value there.")
+    return texts
 
 
 def _files(paths: Sequence[str], folder: Path) -> tuple[Sequence[str], Callable[[int], Content], Callable[[int], str]]:
@@ -105,48 +159,32 @@ def _files(paths: Sequence[str], folder: Path) -> tuple[Sequence[str], Callable[
 
 
 def _labels(
-    column: Any, key: str, class_names: Sequence[str] | None, origin: str
+    column: Any, key: str, class_names: Sequence[str], origin: str
 ) -> tuple[tuple[str, ...], NDArray[np.int32], NDArray[np.int64] | None]:
     """The classes, each row's class numbers, and where they start if a row may have several."""
-    column = _one_chunk(column)
-    starts = None
+    column, starts = plain(column, origin), None
     if pa.types.is_string(column.type) and key in SEVERAL:
         column = pc.split_pattern_regex(pc.utf8_trim_whitespace(column), r"\s*[;|]\s*")
-    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
-        if column.null_count:
-            column = pc.fill_null(column, pa.scalar([], column.type))
-        counts = pc.list_value_length(column).to_numpy(zero_copy_only=False)
-        column = _one_chunk(pc.list_flatten(column))
-        if pa.types.is_string(column.type):  # an empty cell is a picture without a label
-            kept = pc.not_equal(column, "").to_numpy(zero_copy_only=False)
-            rows = np.repeat(np.arange(len(counts)), counts)[kept]
-            counts, column = np.bincount(rows, minlength=len(counts)), column.filter(pa.array(kept))
-        starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    if class_names is not None and pa.types.is_integer(column.type):
-        numbers = column.to_numpy(zero_copy_only=False)
-        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(class_names):
-            raise DataError(
-                f"{origin} has a label that names no class.",
-                got=f"{numbers.min()} to {numbers.max()} with {len(class_names)} names.",
-                hint=f"0 to {len(class_names) - 1}.",
-            )
-        encoded, known = numbers, list(class_names)
-    else:
-        texts = pc.utf8_trim_whitespace(_texts(column, "label", origin))
-        if len(texts) and pc.any(pc.equal(texts, "")).as_py():
-            row = pc.index(texts, "").as_py()
-            raise DataError(f"{origin} has a row without a label.", got=f"row {row + 1}.", hint="a value there.")
-        coded = _one_chunk(texts).dictionary_encode()
-        encoded, known = coded.indices.to_numpy(zero_copy_only=False), coded.dictionary.to_pylist()
-    classes = sorted_classes(known)
+    if pa.types.is_list(column.type):
+        counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+        texts = (
+            _texts(pc.list_flatten(column), "label", origin, empty=True) if counts.sum() else pa.array([], pa.string())
+        )
+        kept = pc.not_equal(pc.utf8_trim_whitespace(texts), "")  # an empty cell is a picture without a label
+        rows = np.repeat(np.arange(len(counts)), counts)[kept.to_numpy(zero_copy_only=False)]
+        starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(counts)))]).astype(np.int64)
+        column = texts.filter(kept)
+    texts = _texts(pc.utf8_trim_whitespace(_texts(column, "label", origin, empty=True)), "label", origin)
+    coded = texts.dictionary_encode()
+    known = coded.dictionary.to_pylist()
+    classes = sorted_classes([*class_names, *known])
     number = {name: index for index, name in enumerate(classes)}
     order = np.array([number[name] for name in known], dtype=np.int32)
-    return classes, order[encoded] if len(encoded) else np.zeros(0, dtype=np.int32), starts
+    return classes, order[coded.indices.to_numpy(zero_copy_only=False)], starts
 
 
 def _splits(column: Any, origin: str) -> NDArray[np.int8]:
-    words = _texts(column, "split", origin)
-    coded = _one_chunk(words).dictionary_encode()
+    coded = _texts(column, "split", origin).dictionary_encode()
     numbers = []
     for word in coded.dictionary.to_pylist():
         name = SPLIT_NAMES.get(word.strip().casefold())
@@ -154,10 +192,6 @@ def _splits(column: Any, origin: str) -> NDArray[np.int8]:
             raise DataError(f"{origin} has a split that is none.", got=f"{word!r}.", hint=f"{', '.join(SPLITS)}.")
         numbers.append(SPLITS.index(name))
     return np.array(numbers, dtype=np.int8)[coded.indices.to_numpy(zero_copy_only=False)]
-
-
-def _one_chunk(column: Any) -> Any:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def class_names_of(schema: Any, label: str) -> list[str] | None:

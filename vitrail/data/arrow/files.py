@@ -39,56 +39,56 @@ def read_csv(path: Path, delimiter: str) -> dict[str, Any]:
     return {name: rows.column(name) if rows is not None and name in wanted else None for name in head}
 
 
-def read_streams(paths: Sequence[Path]) -> tuple[Any, list[int]]:
-    """The table of Arrow stream files, which stay on the disk until a row is asked for, and the rows of each file."""
+def read_stream(paths: Sequence[Path]) -> Any:
+    """The table of Arrow stream files, which stay on the disk until a row is asked for."""
     tables = []
     for path in paths:
         try:
             tables.append(pa.ipc.open_stream(pa.memory_map(str(path))).read_all())
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             raise _damaged(path, error, "a new copy.") from None
     try:
-        return pa.concat_tables(tables), [len(table) for table in tables]
+        return pa.concat_tables(tables)
     except pa.ArrowException as error:
         raise _damaged(paths[0], error, "files of one data set.") from None
 
 
 class Parquet:
-    """Parquet files one after the other; light columns at once, pictures by groups of rows, the last few kept."""
+    """A Parquet file; light columns at once, pictures by groups of rows, the last few kept."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths = paths
+    def __init__(self, path: Path) -> None:
+        self.path = path
         try:
-            self.files = [parquet.ParquetFile(path) for path in paths]
-        except (pa.ArrowException, OSError) as error:
-            raise _damaged(paths[0], error, "a new copy.") from None
-        self.schema = self.files[0].schema_arrow
-        groups = [(file, group) for file in self.files for group in range(file.num_row_groups)]
-        self.groups = groups
-        sizes = [file.metadata.row_group(group).num_rows for file, group in groups]
-        self.ends = np.cumsum(sizes)
-        self.rows_of_files = [file.metadata.num_rows for file in self.files]
+            self.file = parquet.ParquetFile(path)
+            self.schema = self.file.schema_arrow
+            self.num_rows = self.file.metadata.num_rows
+            groups = range(self.file.num_row_groups)
+            self.ends = np.cumsum([self.file.metadata.row_group(group).num_rows for group in groups])
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise _damaged(path, error, "a new copy.") from None
+        if self.num_rows != (self.ends[-1] if len(self.ends) else 0):
+            raise _damaged(path, ValueError(f"{self.num_rows} rows in its head"), "a new copy.")
         self.kept: OrderedDict[int, Any] = OrderedDict()
         self.lock = threading.Lock()
 
-    def columns(self, names: Sequence[str]) -> dict[str, Any]:
-        """Whole columns, for labels and splits."""
+    def column(self, name: str) -> Any:
+        """A whole column, for labels and splits."""
         try:
-            table = pa.concat_tables([file.read(columns=list(names)) for file in self.files])
-        except (pa.ArrowException, OSError, KeyError) as error:
-            raise _damaged(self.paths[0], error, "files of one data set.") from None
-        return {name: table.column(name) for name in names}
+            column = self.file.read(columns=[name]).column(name)
+        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+            raise _damaged(self.path, error, f"a column {name}.") from None
+        if len(column) != self.num_rows:
+            raise _damaged(self.path, ValueError(f"{len(column)} rows instead of {self.num_rows}"), "a new copy.")
+        return column
 
-    def cell(self, column: str, row: int) -> Any:
+    def cell(self, name: str, row: int) -> Any:
         """One cell of a heavy column."""
         group = int(np.searchsorted(self.ends, row, side="right"))
         with self.lock:  # the next row asked for is mostly of the same group
             if group not in self.kept:
-                file, number = self.groups[group]
-                try:
-                    self.kept[group] = file.read_row_group(number, columns=[column]).column(column)
-                except (pa.ArrowException, OSError) as error:
-                    raise _damaged(self.paths[0], error, "a new copy.") from None
+                cells = self.file.read_row_group(group, columns=[name]).column(name)
+                cells.validate(full=True)
+                self.kept[group] = cells
                 if len(self.kept) > KEPT:
                     self.kept.popitem(last=False)
             self.kept.move_to_end(group)

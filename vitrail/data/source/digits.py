@@ -12,7 +12,7 @@ MAX_VALUE = 16  # of a pixel in that set
 
 def recognise(word: str) -> bool:
     """The word itself."""
-    return word == "digits"
+    return word.casefold() == "digits"
 
 
 def open_source(word: str) -> Table:

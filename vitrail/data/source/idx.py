@@ -17,6 +17,8 @@ STEMS = {0: ("train",), 1: ("val", "valid", "validation"), 2: ("t10k", "test")}
 IMAGES, LABELS = ("images-idx3-ubyte", "images.idx3-ubyte"), ("labels-idx1-ubyte", "labels.idx1-ubyte")
 BYTES = 0x08  # the type code of uint8
 MAX_BYTES = 4 * 2**30
+MAX_INFLATION = 200  # times that a file may grow when it is unpacked, past the first megabyte
+SMALL = 2**20
 FASHION = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
 
 
@@ -53,15 +55,15 @@ def _read(path: Path, num_dims: int) -> Any:
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             head = file.read(4 + 4 * num_dims)
-            shape = tuple(int(side) for side in np.frombuffer(head[4:], dtype=">u4"))
-            if head[:4] != bytes((0, 0, BYTES, num_dims)) or len(shape) != num_dims:
+            if head[:4] != bytes((0, 0, BYTES, num_dims)) or len(head) != 4 + 4 * num_dims:
                 raise DataError(
                     f"{path} is no idx file of {num_dims} dimensions.",
                     got=f"a file that begins with {head[:4]!r}.",
                     hint="a new copy.",
                 )
+            shape = tuple(int(side) for side in np.frombuffer(head[4:], dtype=">u4"))
             num = int(np.prod(shape, dtype=object))
-            if num > MAX_BYTES:
+            if num > MAX_BYTES or num > SMALL + MAX_INFLATION * path.stat().st_size:
                 raise DataError(f"{path} is too large.", got=f"{num:,} bytes in its head.", hint="a new copy.")
             body = file.read(num + 1)
     except (OSError, EOFError, zlib.error) as error:

@@ -15,6 +15,8 @@ from vitrail.data.arrow.columns import (
     content_of,
     embedded,
     find_column,
+    joined,
+    named,
     open_rows,
 )
 from vitrail.data.arrow.files import Parquet
@@ -31,28 +33,34 @@ def recognise(word: str) -> bool:
 def open_source(word: str) -> Table:
     """The rows in their order, file by file; without a split column, a file called train-... is the split train."""
     path = Path(word)
-    paths = _files(path)
-    rows = Parquet(paths)
-    heads = rows.schema.names
+    files = [Parquet(each) for each in _files(path)]
+    heads = files[0].schema.names
     picture = find_column(heads, PATHS, "pictures", str(path))
     label = find_column(heads, LABELS, "labels", str(path))
-    light = [name for name in heads if name == label or name.casefold() in SPLIT]
+    columns, class_names = {}, []
+    for file in files:
+        find_column(file.schema.names, (picture,), "pictures", str(file.path))
+        class_names += class_names_of(file.schema, label) or []
+    labels = [named(file.column(label), class_names_of(file.schema, label), str(file.path)) for file in files]
+    columns[label] = joined(labels, str(path))
+    for name in (name for name in heads if name.casefold() in SPLIT):
+        columns[name] = joined([file.column(name) for file in files], str(path))
     splits = None
-    if len(light) == 1:
-        numbers = [_split_of(each) for each in paths]
-        splits = np.repeat(np.array(numbers, dtype=np.int8), rows.rows_of_files)
+    if len(columns) == 1:
+        splits = np.repeat(np.array([_split_of(file.path) for file in files], dtype=np.int8), _counts(files))
     folder = path if path.is_dir() else path.parent
-    class_names = class_names_of(rows.schema, label)
-    if not embedded(rows.schema.field(picture)):
-        columns = rows.columns([*light, picture])
+    if not embedded(files[0].schema.field(picture)):
+        columns[picture] = joined([file.column(picture) for file in files], str(path))
         return open_rows(columns, str(path), folder=folder, root=path, class_names=class_names, splits=splits)
-    names = [f"{each.stem}:{row}" for each, num in zip(paths, rows.rows_of_files, strict=True) for row in range(num)]
+    places = [(file, row) for file in files for row in range(file.num_rows)]
+    names = [f"{file.path.stem}:{row}" for file, row in places]
 
     def content(index: int) -> Content:
-        return content_of(rows.cell(picture, index), folder, names[index])
+        file, row = places[index]
+        return content_of(file.cell(picture, row), folder, names[index])
 
     return open_rows(
-        rows.columns(light),
+        columns,
         str(path),
         folder=folder,
         root=path,
@@ -61,6 +69,10 @@ def open_source(word: str) -> Table:
         splits=splits,
         content=content,
     )
+
+
+def _counts(files: list[Parquet]) -> list[int]:
+    return [file.num_rows for file in files]
 
 
 def _files(path: Path) -> list[Path]:

@@ -8,8 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.arrow.columns import LABELS, PATHS, class_names_in, content_of, find_column, open_rows
-from vitrail.data.arrow.files import read_streams
+from vitrail.data.arrow.columns import (
+    LABELS,
+    PATHS,
+    class_names_in,
+    content_of,
+    find_column,
+    joined,
+    named,
+    open_rows,
+    plain,
+)
+from vitrail.data.arrow.files import read_stream
 from vitrail.data.table import NO_SPLIT, Content, Table, split_number
 from vitrail.errors import DataError, brief
 
@@ -28,28 +38,33 @@ def open_source(word: str) -> Table:
     folders = [(NO_SPLIT, path)]
     if (path / SPLITS).is_file():
         folders = sorted((_split(name), path / name) for name in _names(_read(path / SPLITS), "splits", path))
-    files = [(split, folder, file) for split, folder in folders for file in _arrow_files(folder)]
-    table, counts = read_streams([file for _, _, file in files])
-    picture = find_column(table.schema.names, PATHS, "pictures", str(path))
-    label = find_column(table.schema.names, LABELS, "labels", str(path))
-    cells = table.column(picture)
-    names = [
-        f"{folder.name}/{file.name}:{row}"
-        for (_, folder, file), count in zip(files, counts, strict=True)
-        for row in range(count)
-    ]
+    names: list[str] = []
+    labels, cells, splits, class_names = [], [], [], []
+    for split, folder in folders:
+        table = read_stream(_arrow_files(folder))
+        picture = find_column(table.schema.names, PATHS, "pictures", str(folder))
+        label = find_column(table.schema.names, LABELS, "labels", str(folder))
+        known = class_names_in(_read(folder / INFO).get("features"), label)
+        class_names += known or []
+        labels.append(named(table.column(label), known, str(folder)))
+        for chunk in table.column(picture).chunks:
+            cells.append((len(names), plain(chunk, str(folder))))
+            names += [f"{folder.name}/{len(names) + row:06d}" for row in range(len(chunk))]
+        splits += [split] * len(table)
+    starts = np.array([start for start, _ in cells])
 
     def content(index: int) -> Content:
-        return content_of(cells[index], path, names[index])
+        start, chunk = cells[int(np.searchsorted(starts, index, side="right")) - 1]
+        return content_of(chunk[index - start], path, names[index])
 
     return open_rows(
-        {label: table.column(label)},
+        {"label": joined(labels, str(path))},
         str(path),
         folder=path,
         root=path,
-        class_names=class_names_in(_read(folders[0][1] / INFO).get("features"), label),
+        class_names=class_names,
         names=names,
-        splits=np.repeat(np.array([split for split, _, _ in files], dtype=np.int8), counts),
+        splits=np.array(splits, dtype=np.int8),
         content=content,
     )
 
@@ -68,15 +83,15 @@ def _arrow_files(folder: Path) -> list[Path]:
 def _names(document: dict[str, Any], key: str, path: Path) -> list[str]:
     """A list of names without folders in them, for a file may not lead us elsewhere."""
     names = document.get(key)
-    if (
-        not isinstance(names, list)
-        or not names
-        or any(not isinstance(name, str) or Path(name).name != name for name in names)
-    ):
+    if not isinstance(names, list) or not names or not all(_is_name(name) for name in names):
         raise DataError(
             f"{path} is no data set saved on disk.", got=f"{key} {names!r:.80}.", hint="save_to_disk again."
         )
     return names
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and Path(name).name == name and name not in ("", ".", "..")
 
 
 def _read(path: Path) -> dict[str, Any]:

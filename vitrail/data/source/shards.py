@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import tarfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,12 +18,13 @@ import numpy as np
 
 from vitrail.data.decode import MAX_BYTES, too_large
 from vitrail.data.layout import is_picture
-from vitrail.data.table import NO_SPLIT, Picture, Stream, no_stamp, sorted_classes, split_number
+from vitrail.data.table import NO_SPLIT, Finding, Picture, Stream, no_stamp, sorted_classes, split_number
 from vitrail.errors import DataError, brief
 
 ENDINGS = (".tar", ".tar.gz", ".tgz")
 BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 CLASS_NAMES = ("classnames.txt", "classes.txt")
+NO_FILE = "a link or device in an archive, which is not followed"
 MAX_LABEL = 4096  # bytes
 MAX_SHARDS = 100_000
 
@@ -37,13 +38,14 @@ def open_source(word: str) -> Stream:
     """The shards in the order of their names; one pass over their heads counts the samples and the classes."""
     shards = _in_folder(Path(word)) if Path(word).is_dir() else _expand(word)
     names = _class_names(shards[0])
-    counts, labels = [], set()
+    counts: list[int] = []
+    labels: set[str] = set()
+    aside: list[Finding] = []
     for shard in shards:
-        count = 0
-        for _, label, _ in _samples(shard, names, pictures=False):
+        counts.append(0)
+        for _, label, _ in _samples(shard, names, aside):
             labels.add(label)
-            count += 1
-        counts.append(count)
+            counts[-1] += 1
     if not sum(counts):
         raise DataError(f"{word} has no samples.", got=f"{len(shards)} shards.", hint="pictures with .cls beside them.")
     classes = sorted_classes(names or labels)
@@ -51,7 +53,7 @@ def open_source(word: str) -> Stream:
     starts = np.concatenate([[0], np.cumsum(counts)])
 
     def pictures(shard: int) -> Iterator[Picture]:
-        for position, (name, label, content) in enumerate(_samples(shards[shard], names, pictures=True)):
+        for position, (name, label, content) in enumerate(_samples(shards[shard], names)):
             yield Picture(int(starts[shard]) + position, name, (number[label],), partial(_given, content), no_stamp)
 
     return Stream(
@@ -60,6 +62,7 @@ def open_source(word: str) -> Stream:
         counts=tuple(counts),
         splits=tuple(_split_of(shard) for shard in shards),
         pictures=pictures,
+        aside=tuple(aside),
         root=Path(word) if Path(word).exists() else None,
     )
 
@@ -68,36 +71,52 @@ def _given(content: bytes) -> bytes:
     return content
 
 
-def _samples(shard: str, names: Sequence[str] | None, *, pictures: bool) -> Iterator[tuple[str, str, bytes]]:
-    """The name, label and content of each sample; without the content if only the labels are asked for."""
+def _samples(
+    shard: str, names: Sequence[str] | None, aside: list[Finding] | None = None
+) -> Iterator[tuple[str, str, bytes]]:
+    """The name, label and content of each sample; without the content if it is only for what lies aside."""
+    place = "/".join(PurePosixPath(shard).parts[-2:])
+    key, label, name = "", "", ""
+    content: bytes | None = None
     try:
-        with fsspec.open(shard, "rb") as file, tarfile.open(fileobj=file, mode="r|*") as archive:
-            key, label, content, name = "", "", None, ""
-            for member in archive:
-                archive.members = []  # type: ignore[attr-defined]  # else the list of all members grows
-                if not member.isreg() or PurePosixPath(member.name).name.startswith("."):
-                    continue
-                stem, _, ending = _split_key(member.name)
-                if stem != key:
-                    if content is not None:
-                        yield name, _label(label, key, names, shard), content
-                    key, label, content = stem, "", None
-                if ending in ("cls", "cls.txt"):
-                    label = _read(archive, member, MAX_LABEL).decode("utf-8", "replace").strip()
-                elif is_picture(member.name):
-                    name = f"{PurePosixPath(shard).name}/{member.name}"
-                    content = _read(archive, member, MAX_BYTES) if pictures else b""
-            if content is not None:
-                yield name, _label(label, key, names, shard), content
+        for member, read in _members(shard):
+            if not member.isreg():
+                if aside is not None:
+                    aside.append(Finding(f"{place}/{member.name}", "special", NO_FILE))
+                continue
+            stem, ending = _split_key(member.name)
+            if stem != key:
+                if content is not None:
+                    yield name, _label(label, key, names, shard), content
+                key, label, content = stem, "", None
+            if ending in ("cls", "cls.txt"):
+                label = read(MAX_LABEL).decode("utf-8", "replace").strip()
+            elif is_picture(member.name):
+                name = f"{place}/{member.name}"
+                content = read(MAX_BYTES) if aside is None else b""
+        if content is not None:
+            yield name, _label(label, key, names, shard), content
     except (tarfile.TarError, EOFError, zlib.error, ValueError, ImportError, OSError) as error:
         raise DataError(f"{shard} is no shard that can be read.", got=brief(error), hint="a new copy.") from None
 
 
-def _split_key(name: str) -> tuple[str, str, str]:
+def _members(shard: str) -> Iterator[tuple[tarfile.TarInfo, Callable[[int], bytes]]]:
+    """What stands in an archive, one after the other, each with a way to read it up to a limit."""
+    with fsspec.open(shard, "rb") as file, tarfile.open(fileobj=file, mode="r|*") as archive:
+        for member in archive:
+            archive.members = []  # type: ignore[attr-defined]  # else the list of all members grows
+            if not member.isdir() and not PurePosixPath(member.name).name.startswith("."):
+                yield member, partial(_read, archive, member)
+        stream: Any = archive.fileobj
+        if stream.tell() < archive.offset + tarfile.BLOCKSIZE:  # every archive ends with blocks of zeros
+            raise EOFError("the end of the archive is missing")
+
+
+def _split_key(name: str) -> tuple[str, str]:
     """What the files of one sample have in common, and the ending that tells them apart."""
     folder, slash, last = name.rpartition("/")
-    stem, dot, ending = last.partition(".")
-    return folder + slash + stem, dot, ending.lower()
+    stem, _, ending = last.partition(".")
+    return folder + slash + stem, ending.lower()
 
 
 def _read(archive: tarfile.TarFile, member: tarfile.TarInfo, limit: int) -> bytes:
@@ -105,7 +124,10 @@ def _read(archive: tarfile.TarFile, member: tarfile.TarInfo, limit: int) -> byte
         raise too_large(member.name, f"{member.size:,} bytes")
     file = archive.extractfile(member)
     assert file is not None
-    return file.read()
+    content = file.read()
+    if len(content) != member.size:
+        raise EOFError(f"{member.name} is cut short")
+    return content
 
 
 def _label(label: str, key: str, names: Sequence[str] | None, shard: str) -> str:
@@ -113,11 +135,14 @@ def _label(label: str, key: str, names: Sequence[str] | None, shard: str) -> str
     folder = PurePosixPath(key).parent.name
     if not label and not folder:
         raise DataError(f"{shard} has a sample without a label.", got=f"{key!r}.", hint=f"a file {key}.cls beside it.")
-    if names is None or not label.isdecimal():
+    if names is None:
         return label or folder
-    if int(label) >= len(names):
-        raise DataError(f"{shard} has a label that names no class.", got=f"{label}.", hint=f"0 to {len(names) - 1}.")
-    return names[int(label)]
+    if label.isdecimal() and int(label) < len(names):
+        return names[int(label)]
+    if (label or folder) not in names:
+        hint = f"0 to {len(names) - 1}, or a name of the list beside it."
+        raise DataError(f"{shard} has a label that names no class.", got=f"{label or folder!r}.", hint=hint)
+    return label or folder
 
 
 def _in_folder(folder: Path) -> list[str]:
