@@ -8,7 +8,7 @@ import hashlib
 import io
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,13 +67,20 @@ def expected(made: Sequence[Sample]) -> list[tuple[str, str, str]]:
     return [(each.split, each.label, digest(as_pixels(each.pixels))) for each in made]
 
 
-def seen(source: Source, *, rows: int = 8, columns: int = 6) -> Iterator[tuple[str, str, str]]:
-    """What a source gives, split by split: the split, the class and the pixels."""
+def digests(source: Source, *, rows: int = 8, columns: int = 6) -> list[str]:
+    """The pixels that a source gives, in its own order."""
     reader = Reader(Preprocess(size=(rows, columns)))
+    return [digest(reader.stored(picture)) for picture in source]
+
+
+def seen(source: Source, **size: int) -> list[tuple[str, str, str]]:
+    """What a source gives, split by split: the split, the class and the pixels."""
+    found = []
     for split in source.split_names:
-        for picture in source.split(split):
-            (label,) = picture.labels
-            yield split, source.classes[label], digest(reader.stored(picture))
+        part = source.split(split)
+        labels = [source.classes[label] for picture in part for label in picture.labels]
+        found += zip([split] * len(labels), labels, digests(part, **size), strict=True)
+    return found
 
 
 def png(pixels: NDArray[np.uint8]) -> bytes:

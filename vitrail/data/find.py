@@ -35,14 +35,17 @@ def open_data(data: str | Path, *, data_dir: str | Path | None = None) -> Source
 
 def _open(word: str) -> Source | None:
     names = sorted(plug.entries(SOURCES), key=lambda name: name == LAST)
-    for name in names:
-        module = plug.load(SOURCES, name)
-        if module.recognise(word):
-            try:
+    try:
+        for name in names:
+            module = plug.load(SOURCES, name)
+            if module.recognise(word):
                 return module.open_source(word)
-            except (VitrailError, OSError):
-                raise
-            except Exception as error:
-                # Foreign bytes reach Arrow, NumPy and zlib here, and fuzzing finds ever new ways to upset them.
-                raise DataError(f"{word} is damaged or cut short.", got=brief(error), hint="a new copy.") from error
+    except VitrailError:
+        raise
+    except OSError as error:
+        got = f"{error.filename or word}: {error.strerror or error}."
+        raise DataError(f"{word} cannot be read.", got=got, hint="another path, or the right to read it.") from None
+    except Exception as error:
+        # Foreign bytes reach Arrow, NumPy and zlib here, and fuzzing finds ever new ways to upset them.
+        raise DataError(f"{word} is damaged or cut short.", got=brief(error), hint="a new copy.") from error
     return None

@@ -43,6 +43,8 @@ def read_stream(paths: Sequence[Path]) -> Any:
     """The table of Arrow stream files, which stay on the disk until a row is asked for."""
     tables = []
     for path in paths:
+        if not path.is_file():  # a pipe would be waited for
+            raise _damaged(path, ValueError("no plain file"), "a new copy.")
         try:
             tables.append(pa.ipc.open_stream(pa.memory_map(str(path))).read_all())
         except (pa.ArrowException, OSError, ValueError) as error:

@@ -80,7 +80,7 @@ def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path] if path.suffix.lower() == SUFFIX else []
     found = [*path.glob(f"*{SUFFIX}"), *path.glob(f"data/*{SUFFIX}")] if path.is_dir() else []
-    return sorted(found, key=lambda each: (_split_of(each), each.name))
+    return sorted((each for each in found if each.is_file()), key=lambda each: (_split_of(each), each.name))
 
 
 def _split_of(path: Path) -> int:

@@ -20,11 +20,11 @@ from vitrail.data.arrow.columns import (
     plain,
 )
 from vitrail.data.arrow.files import read_stream
+from vitrail.data.decode import read_file
 from vitrail.data.table import NO_SPLIT, Content, Table, split_number
 from vitrail.errors import DataError, brief
 
 STATE, INFO, SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
-MAX_JSON = 64 * 2**20  # bytes
 
 
 def recognise(word: str) -> bool:
@@ -96,9 +96,7 @@ def _is_name(name: object) -> bool:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > MAX_JSON:
-            raise ValueError("too large")
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_file(path).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read.", got=brief(error), hint="save_to_disk again.") from None
     return document if isinstance(document, dict) else {}

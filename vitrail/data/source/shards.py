@@ -31,7 +31,9 @@ MAX_SHARDS = 100_000
 
 def recognise(word: str) -> bool:
     """Tar files by name, pattern or address, or a folder of them."""
-    return word.lower().endswith(ENDINGS) or (Path(word).is_dir() and bool(_in_folder(Path(word))))
+    if Path(word).is_dir():
+        return bool(_in_folder(Path(word)))
+    return word.lower().endswith(ENDINGS)
 
 
 def open_source(word: str) -> Stream:
@@ -102,7 +104,7 @@ def _samples(
 
 def _members(shard: str) -> Iterator[tuple[tarfile.TarInfo, Callable[[int], bytes]]]:
     """What stands in an archive, one after the other, each with a way to read it up to a limit."""
-    with fsspec.open(shard, "rb") as file, tarfile.open(fileobj=file, mode="r|*") as archive:
+    with _opened(shard) as file, tarfile.open(fileobj=file, mode="r|*") as archive:
         for member in archive:
             archive.members = []  # type: ignore[attr-defined]  # else the list of all members grows
             if not member.isdir() and not PurePosixPath(member.name).name.startswith("."):
@@ -110,6 +112,14 @@ def _members(shard: str) -> Iterator[tuple[tarfile.TarInfo, Callable[[int], byte
         stream: Any = archive.fileobj
         if stream.tell() < archive.offset + tarfile.BLOCKSIZE:  # every archive ends with blocks of zeros
             raise EOFError("the end of the archive is missing")
+
+
+def _opened(address: str) -> Any:
+    """A file here or elsewhere; a pipe would be waited for."""
+    path = Path(address)
+    if path.exists() and not path.is_file():
+        raise OSError(f"{address} is no plain file")
+    return fsspec.open(address, "rb")
 
 
 def _split_key(name: str) -> tuple[str, str]:
@@ -158,9 +168,9 @@ def _expand(word: str) -> list[str]:
     words = [word]
     while match := BRACES.search(words[0]):
         first, last = match[1], match[2]
-        numbers = range(int(first), int(last) + 1)
-        if not numbers or len(numbers) * len(words) > MAX_SHARDS:
+        if not 0 < (int(last) - int(first) + 1) * len(words) <= MAX_SHARDS:
             raise DataError("this pattern stands for no shards.", got=f"{match[0]}.", hint="{000..199}.")
+        numbers = range(int(first), int(last) + 1)
         words = [BRACES.sub(str(number).zfill(len(first)), each, count=1) for each in words for number in numbers]
     if "*" in word:
         words = sorted(str(file.path if "://" not in word else file.full_name) for file in fsspec.open_files(words))
@@ -185,7 +195,7 @@ def _class_names(shard: str) -> list[str] | None:
     for place in (folder, f"{folder}/.."):
         for name in CLASS_NAMES:
             try:
-                with fsspec.open(f"{place}/{name}", "rb") as file:
+                with _opened(f"{place}/{name}") as file:
                     text: Any = file.read(MAX_BYTES)
             except (OSError, ValueError, ImportError):
                 continue
