@@ -49,16 +49,17 @@ def state(root: Path) -> str:
 
 
 def write_set(root: Path, num: int, random: np.random.Generator) -> list[Path]:
-    """Pictures of 224 px in ten classes, each half a part of a real photo, turned, and half a pattern of its own."""
+    """Pictures of 224 px in ten classes, each half a quarter of a real photo, turned, and half a pattern of its own."""
     real = photos("imagenet")
     paths = []
     for number in range(num):
         path = root / f"class{number % 10}" / f"{number:05d}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         base = real[number % len(real)]
-        left, top = random.random(2) / 2
+        again = number // len(real)  # another quarter of the photo, or the same one turned
+        left, top = again // 4 % 2 * 0.5, again // 8 * 0.5
         box = (left * base.width, top * base.height, (left + 0.5) * base.width, (top + 0.5) * base.height)
-        part = base.resize((224, 224), box=box).rotate(90 * (number // len(real) % 4))
+        part = base.resize((224, 224), box=box).rotate(90 * (again % 4))
         path.write_bytes(encoded(Image.blend(part, photo(random), 0.5)))
         paths.append(path)
     return paths

@@ -16,10 +16,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.augment import Augment
-from vitrail.data.cache import PixelCache
+from vitrail.data.cache import KEY_BYTES, PixelCache
 from vitrail.data.chance import chance, epoch_order
 from vitrail.data.mix import mix, targets_of
 from vitrail.data.reader import Reader
@@ -77,6 +78,8 @@ class Loader:
     """What to do with a picture that cannot be read: stop, or leave it out and name it in `skipped`."""
     cache: PixelCache | None = None
     skipped: list[Finding] = field(default_factory=list)
+    keys: NDArray[np.uint8] | None = field(default=None, repr=False)
+    """What the cache knows each picture by, once it was seen."""
 
     def __post_init__(self) -> None:
         step = self.world * (2 if self._mixes else 1)
@@ -94,6 +97,14 @@ class Loader:
                 got="shards, or several labels a picture.",
                 hint="sampling as it is.",
             )
+
+    def _reader(self) -> Reader:
+        reader = Reader(self.preprocess, self.augment, self.cache)
+        if self.cache is None or isinstance(self.source, Stream):
+            return reader
+        if self.keys is None:
+            self.keys = np.zeros((len(self.source), KEY_BYTES), dtype=np.uint8)
+        return reader._replace(keys=self.keys)
 
     @property
     def _mixes(self) -> bool:
@@ -117,7 +128,7 @@ class Loader:
                 got=f"{len(self.source)} pictures, {self.batch_size} a batch.",
                 hint="a smaller batch size.",
             )
-        reader = Reader(self.preprocess, self.augment, self.cache)
+        reader = self._reader()
         workers = num_cores() if self.workers is None else self.workers
         pool = ThreadPoolExecutor(workers, thread_name_prefix="vitrail-loader") if workers else None
         ahead: deque[_Coming] = deque()

@@ -6,6 +6,7 @@ import json
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitrail.data.augment import Augment
 from vitrail.data.cache import PixelCache, digest
@@ -21,25 +22,37 @@ class Reader(NamedTuple):
     preprocess: Preprocess
     augment: Augment | None = None
     cache: PixelCache | None = None
+    keys: NDArray[np.uint8] | None = None
+    """The cache's key of each picture by its index, zeros at first: a file is looked at once a run."""
 
     def stored(self, picture: Picture) -> Pixels:
         """The picture as the cache holds it: ready for evaluation, or waiting to be augmented."""
         if self.cache is None:
             return self._decoded(read_content(picture), picture.name)
-        stamp = _stamp(picture)
-        key = self.cache.known(stamp)
-        pixels = None if key is None else self.cache.get(key)
-        if pixels is not None:
+        if self.keys is None or not self.keys[picture.index].any():
+            key, pixels = self._looked_up(picture, self.cache)
+            if self.keys is not None:
+                self.keys[picture.index] = np.frombuffer(key, dtype=np.uint8)
             return pixels
+        known = self.cache.get(self.keys[picture.index].tobytes(), trusted=True)
+        return known if known is not None else self._looked_up(picture, self.cache)[1]
+
+    def _looked_up(self, picture: Picture, cache: PixelCache) -> tuple[bytes, Pixels]:
+        """The key and the pixels of a picture: from the cache if it is there by its stamp or content, else decoded."""
+        stamp = _stamp(picture)
+        key = cache.known(stamp)
+        pixels = None if key is None else cache.get(key)
+        if key is not None and pixels is not None:
+            return key, pixels
         content = read_content(picture)
         key = digest(content)
-        pixels = self.cache.get(key)
+        pixels = cache.get(key)
         if pixels is None:
             pixels = self._decoded(content, picture.name)
-            self.cache.put(key, stamp, pixels)
+            cache.put(key, stamp, pixels)
         else:
-            self.cache.put(key, stamp, None)  # the same picture under another name
-        return pixels
+            cache.put(key, stamp, None)  # the same picture under another name
+        return key, pixels
 
     def _decoded(self, content: Content, name: str) -> Pixels:
         preprocess, augment = self.preprocess, self.augment
