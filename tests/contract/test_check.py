@@ -115,6 +115,17 @@ def test_the_same_shape_in_another_colour_is_no_duplicate(tmp_path: Path) -> Non
     assert [pair[:2] for pair in near_pairs([Look(light, grey), Look(light, grey)])] == [(0, 1)]
 
 
+def test_different_pictures_in_the_same_frame_are_no_duplicates() -> None:
+    """A black frame around all of them is most of what can be seen from afar."""
+    random = np.random.default_rng(0)
+    colour, looks = np.full((2, 4, 4), 128, np.uint8), []
+    for _ in range(20):
+        light = np.full((40, 40), 5, np.uint8)
+        light[6:34, 6:34] = 190 + np.asarray(photo(random).convert("L").resize((28, 28)), dtype=np.uint8) // 8
+        looks.append(Look(light, colour))
+    assert near_pairs(looks) == []
+
+
 def test_a_crowd_of_the_same_picture_hangs_together() -> None:
     """A thousand looks, a little different each, of three pictures: three groups, without a million comparisons."""
     random = np.random.default_rng(0)
