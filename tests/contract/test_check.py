@@ -115,15 +115,18 @@ def test_the_same_shape_in_another_colour_is_no_duplicate(tmp_path: Path) -> Non
     assert [pair[:2] for pair in near_pairs([Look(light, grey), Look(light, grey)])] == [(0, 1)]
 
 
-def test_different_pictures_in_the_same_frame_are_no_duplicates() -> None:
-    """A black frame around all of them is most of what can be seen from afar."""
+def test_different_pictures_in_the_same_frame_are_no_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A black frame around all of them is most of what can be seen from afar, but not in every part."""
     random = np.random.default_rng(0)
     colour, looks = np.full((2, 4, 4), 128, np.uint8), []
-    for _ in range(20):
+    for _ in range(40):
         light = np.full((40, 40), 5, np.uint8)
-        light[6:34, 6:34] = 190 + np.asarray(photo(random).convert("L").resize((28, 28)), dtype=np.uint8) // 8
+        light[6:34, 6:34] = 150 + np.asarray(photo(random).convert("L").resize((28, 28)), dtype=np.uint8) // 3
         looks.append(Look(light, colour))
-    assert near_pairs(looks) == []
+    num_pairs = 40 * 39 // 2
+    assert len(near_pairs(looks)) < 0.03 * num_pairs
+    monkeypatch.setattr("vitrail.data.duplicates.CELLS_ALIKE", {})
+    assert len(near_pairs(looks)) > 0.9 * num_pairs
 
 
 def test_a_crowd_of_the_same_picture_hangs_together() -> None:
