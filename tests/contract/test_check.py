@@ -126,7 +126,7 @@ def test_different_pictures_in_the_same_frame_are_no_duplicates(monkeypatch: pyt
     num_pairs = 40 * 39 // 2
     assert len(near_pairs(looks)) < 0.03 * num_pairs
     monkeypatch.setattr("vitrail.data.duplicates.CELLS_ALIKE", {})
-    assert len(near_pairs(looks)) > 0.9 * num_pairs
+    assert len(near_pairs(looks)) > 0.3 * num_pairs
 
 
 def test_a_crowd_of_the_same_picture_hangs_together() -> None:

@@ -23,8 +23,8 @@ ALIKE = 0.94  # of a view and a picture; pairs from Oxford Pets that differ reac
 SAMPLED = 32  # pixels of a side that are compared part by part
 CELLS = 4  # parts of a side
 CELLS_ALIKE = {0.25: 0.65, 0.1: 0.45}
-"""The correlation that three of four, and nine of ten, parts reach. Of 3,000 crops two stay below; of different pictures
-in one wide frame, which are alike as a whole, 99 % do."""
+"""The correlation that three of four, and nine of ten, parts reach. Two of 3,000 crops stay below; so do 99 % of the
+pairs of different pictures in one wide frame, which are alike as a whole."""
 EVEN = 4.0  # levels of deviation below which a part has nothing to compare
 COLOUR_GAP = 10.0  # levels of mean difference in colour
 NUM_TABLES = 24
