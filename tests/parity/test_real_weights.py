@@ -40,7 +40,7 @@ def test_evaluate(pictures: Path, deit_tiny: Path, data_dir: Path) -> None:
 
     model = timm.create_model("deit_tiny_patch16_224", checkpoint_path=str(deit_tiny)).eval()
     transform = timm.data.create_transform(**timm.data.resolve_data_config({}, model=model))
-    paths = [Path(path) for path, _ in result["predictions"]]
+    paths = [pictures / path for path, _ in result["predictions"]]
     theirs: list[int] = []
     for start in range(0, len(paths), NUM_WORKERS_BATCH):
         batch = torch.stack(
