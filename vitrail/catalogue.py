@@ -169,6 +169,8 @@ def create_model(
     model.requires_grad_(True)
     model.name, model.changes = label, (*changes, *more)
     model.preprocess = preprocess_for(label, spec, loaded.preprocess)
+    if label and model.preprocess != preprocess_for(label, spec, None):
+        model.changes += ("pictures prepared as the file or its format says, not as is usual for this name",)
     for change in model.changes:
         logger.info("%s: %s", label or "model", change)
     return model

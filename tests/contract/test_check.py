@@ -240,10 +240,10 @@ def test_the_sheet(tmp_path: Path) -> None:
     assert tree(data) == before
 
 
-@pytest.mark.parametrize("place", ["data/a/sheet.html", "nowhere/sheet.html", "."])
+@pytest.mark.parametrize("place", ["data/a/sheet.html", "nowhere/sheet.html", ".", "data/a/0.jpg"])
 def test_a_sheet_that_cannot_be(place: str, tmp_path: Path) -> None:
     write(tmp_path / "data", ["a/0.jpg"])
-    with pytest.raises(DataError, match=r"never written to|cannot be written"):
+    with pytest.raises(DataError, match=r"never written to|cannot be written|HTML page"):
         check(tmp_path / "data", sheet=tmp_path / place)
 
 
@@ -278,3 +278,38 @@ def test_real_photos_give_no_false_alarm(data_dir: Path) -> None:
     assert Counter(finding.kind for finding in report.findings) == {"near-duplicate": 1}
     assert "Birman_199" in report.findings[0].detail
     assert len(open_data(next((data_dir / "oxford_pets").glob("*.zip")))) == report.files == 1480
+
+
+def test_a_pan_is_told_by_its_neighbours(tmp_path: Path) -> None:
+    """Windows that slide over one picture: each is told of a window that it really looks like."""
+    wide = photo(np.random.default_rng(0), (1600, 400))
+    for number in range(40):
+        path = tmp_path / ("left" if number < 20 else "right") / f"{number:02d}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(encoded(wide.crop((20 * number, 0, 20 * number + 800, 400))))
+    report = check(tmp_path)
+    contradictions = [finding for finding in report.findings if finding.kind == "contradiction"]
+    assert contradictions
+    for finding in contradictions:
+        assert abs(int(Path(finding.path).stem) - int(Path(finding.other).stem)) <= 5
+
+
+def test_a_class_without_a_good_picture_is_told(tmp_path: Path) -> None:
+    write(tmp_path, [f"{name}/{number}.jpg" for name in ("cat", "dog") for number in range(9)])
+    (tmp_path / "bird").mkdir()
+    (tmp_path / "bird" / "0.jpg").write_bytes(b"")
+    (tmp_path / "fish").mkdir()
+    report = check(tmp_path)
+    assert {("bird/0.jpg", "empty"), ("bird", "few-pictures"), ("fish", "ignored")} == kinds(report)
+
+
+def test_an_archive_beside_class_folders_is_not_the_data(tmp_path: Path) -> None:
+    import tarfile
+
+    write(tmp_path, [f"{name}/{number}.jpg" for name in ("cat", "dog") for number in range(9)])
+    with tarfile.open(tmp_path / "original.tgz", "w:gz") as archive:
+        archive.add(tmp_path / "cat", "cat")
+    (tmp_path / "other.parquet").write_bytes(b"PAR1")
+    report = check(tmp_path)
+    assert report.files == 18
+    assert kinds(report) == {("original.tgz", "ignored"), ("other.parquet", "ignored")}

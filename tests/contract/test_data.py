@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import warnings
@@ -152,6 +153,18 @@ def test_preprocessing_to_a_non_square_size() -> None:
     assert cover[0, 0, 0].item() == pytest.approx(0.25, abs=0.02)  # a quarter is cut away at each side
     squash = Preprocess(size=(32, 64), mean=(0, 0, 0), std=(1, 1, 1), resize="squash")(ramp)
     assert squash[0, 0, 0].item() < 0.02
+
+
+def test_a_picture_of_pillows_is_turned_too() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 16, 3), dtype=np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG", exif=exif)
+    spec = Preprocess(size=(16, 8))
+    theirs = spec(Image.open(file))
+    assert torch.equal(theirs, spec(spec.decode(file.getvalue())))
+    assert torch.equal(theirs, spec(np.rot90(pixels, -1).copy()))
 
 
 def test_imagenet_folders_bind_by_index_id_and_name() -> None:

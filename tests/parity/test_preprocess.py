@@ -123,6 +123,21 @@ def test_it_travels_with_the_weights(form: str, tmp_path: Path) -> None:
     assert (changed.preprocess.size, changed.preprocess.mode, changed.preprocess.mean) == ((96, 160), "grey", (0.5,))
 
 
+def test_another_models_file_is_not_believed(tmp_path: Path) -> None:
+    """Google's npz never has a config.json; one that lies beside it is another model's."""
+    model = fill(create_model("vit_mu_patch16_224"))
+    save_weights(model, tmp_path / "a.npz", to="google")
+    config = {"architecture": "other", "pretrained_cfg": to_timm(SPECS["bit"])}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    loaded = create_model("vit_mu_patch16_224", weights=tmp_path / "a.npz")
+    assert loaded.preprocess == model.preprocess
+    assert not any("prepared" in change for change in loaded.changes)
+    save_weights(model, tmp_path / "b.safetensors")
+    told = create_model("vit_mu_patch16_224", weights=tmp_path / "b.safetensors")
+    assert told.preprocess.kernel == "bilinear"
+    assert any("prepared as the file" in change for change in told.changes)
+
+
 def test_transformers_classifies_with_our_folder(tmp_path: Path) -> None:
     from transformers import pipeline
 

@@ -10,6 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vitrail.data.loader import num_cores
+
 PACKAGES = ("vitrail", "torch", "numpy", "pillow", "simplejpeg", "lmdb", "timm", "torchvision")
 Contender = Callable[[], float]
 """Runs once and tells its figure, the more the better."""
@@ -72,10 +74,9 @@ def hardware() -> dict[str, Any]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "cpu": _processor(),
-        "cores": cores,
+        "cores": num_cores(),
         "memory_gib": _memory(),
         "python": platform.python_version(),
         **versions,

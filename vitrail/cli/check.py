@@ -64,7 +64,8 @@ def command(
             if num > SHOWN:
                 print(f"  and {num - SHOWN:,} more")
         files = "1 file" if report.files == 1 else f"{report.files:,} files"
-        print(f"\n{files} checked in {report.seconds:.1f} s, {len(report.findings):,} findings.")
+        findings = "1 finding" if len(report.findings) == 1 else f"{len(report.findings):,} findings"
+        print(f"\n{files} checked in {report.seconds:.1f} s, {findings}.")
         if sheet is not None:
             print(f"The findings with their pictures: {sheet}")
         elif report.findings:

@@ -46,6 +46,8 @@ def command(
             batch_size=batch_size,
             progress=progress,
         )
+    if result.split is not None:
+        remark(f"Judged on the split {result.split}.", quiet=quiet)
     for problem in result.skipped:
         remark(shown(f"Left out: {problem}"), quiet=quiet)
     for change in result.changes:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vitrail.data.table import SPLITS, Table, numbered
+from vitrail.data.table import SPLITS, Table, check_names, numbered
 from vitrail.errors import DataError
 
 
@@ -22,6 +22,8 @@ class Part(NamedTuple):
 
 def open_arrays(parts: Sequence[Part], origin: str, *, root: Path | None, class_names: Sequence[str] | None) -> Table:
     """One table of the arrays of all splits, in the order they are given."""
+    if class_names is not None:
+        check_names(class_names, origin)
     names: list[str] = []
     labels: list[str] = []
     splits: list[int] = []

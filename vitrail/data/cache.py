@@ -109,7 +109,7 @@ class PixelCache:
             return
         with self.lock:
             if pixels is not None:
-                self.waiting[key] = pixels
+                self.waiting[key] = pixels.copy()  # of a crop, the rest of the picture would stay in memory with it
                 self.waiting_bytes += pixels.nbytes
             if stamp:
                 self.waiting_stamps[_stamp_key(stamp)] = key

@@ -55,8 +55,9 @@ def _balanced(labels: NDArray[np.int32], num: int, random: np.random.Generator) 
     counts = np.full(len(present), num // len(present))
     counts[random.permutation(len(present))[: num % len(present)]] += 1
     drawn = []
-    for label, count in zip(present, counts, strict=True):
-        members = np.flatnonzero(labels == label)
+    ordered = np.argsort(labels, kind="stable")
+    ends = np.searchsorted(labels[ordered], present, side="right")
+    for members, count in zip(np.split(ordered, ends[:-1]), counts, strict=True):
         rounds = [random.permutation(members) for _ in range(-(-int(count) // len(members)))]
         drawn.append(np.concatenate([*rounds, members[:0]])[:count])
     return random.permutation(np.concatenate(drawn))

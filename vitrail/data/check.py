@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitrail.data.classes import class_findings
-from vitrail.data.duplicates import groups, near_pairs
+from vitrail.data.duplicates import near_pairs
 from vitrail.data.loader import num_cores
 from vitrail.data.probe import Probe, probe
 from vitrail.data.table import SPLITS, Finding, Picture, Source, Stream
@@ -36,12 +36,15 @@ KINDS = {
     "near-duplicate": "the same picture, encoded again, resized, mirrored or cropped",
     "same-class": "one class under two names, as it seems",
     "slip": "a rare label that looks like a misspelling",
+    "layout": "a class that is called like a split",
     "untrained-class": "in another split, but not in train: it cannot be learned",
     "missing-class": "in another split, but not here: it cannot be judged",
     "few-pictures": "too little to learn a class from",
     "imbalance": "the largest class is ten or more times the smallest: train with balanced=true",
 }
 """Every kind of finding, in the order they are told."""
+SAME, MIRRORED, NEAR = "the same file as", "the mirror image of", "nearly the same picture as"
+DOUBLES = {SAME: "duplicate", MIRRORED: "near-duplicate", NEAR: "near-duplicate"}
 CHUNK = 32  # pictures a task
 Progress = Callable[[int, int], None]
 
@@ -83,12 +86,16 @@ def check_source(source: Source, *, workers: int | None = None, progress: Progre
         *_doubles(good, source, split_of),
     ]
     counts = _counts(good, source, split_of)
-    findings += class_findings(counts)
+    findings += class_findings(counts, source.classes)
+    place = {kind: number for number, kind in enumerate(KINDS)}
     return Report(
         origin=source.origin,
         files=len(probes) + sum(finding.kind != "ignored" for finding in source.aside),
-        findings=tuple(sorted(findings, key=lambda finding: list(KINDS).index(finding.kind))),
-        notes=tuple(_notes(good)),
+        findings=tuple(sorted(findings, key=lambda finding: (place[finding.kind], finding.path))),
+        notes=(
+            *_notes(good),
+            *(["there is one class only, so nothing to tell apart"] if len(source.classes) == 1 else []),
+        ),
         counts=counts,
         formats=dict(Counter(seen.format or "array" for seen in good).most_common()),
         seconds=time.monotonic() - started,
@@ -123,16 +130,17 @@ def _chunks(pictures: Iterable[Picture]) -> Iterator[list[Picture]]:
 
 def _split_names(source: Source) -> Callable[[int], str]:
     """The name of a picture's split by the picture's index; nothing if there are no splits."""
+    none = "no split" if source.split_names else ""
+
+    def name(split: int) -> str:
+        return SPLITS[split] if split >= 0 else none
+
     if isinstance(source, Stream):
         ends = np.cumsum(source.counts)
         numbers = source.splits
-        return lambda index: _name(numbers[int(np.searchsorted(ends, index, side="right"))])
+        return lambda index: name(numbers[int(np.searchsorted(ends, index, side="right"))])
     splits = source.splits
-    return lambda index: _name(int(splits[index]))
-
-
-def _name(split: int) -> str:
-    return SPLITS[split] if split >= 0 else ""
+    return lambda index: name(int(splits[index]))
 
 
 def _counts(good: list[Probe], source: Source, split_of: Callable[[int], str]) -> dict[str, dict[str, int]]:
@@ -149,33 +157,34 @@ def _doubles(good: list[Probe], source: Source, split_of: Callable[[int], str]) 
     by_key: dict[bytes, list[int]] = {}
     for place, seen in enumerate(good):
         by_key.setdefault(seen.key, []).append(place)
-    firsts = [places[0] for places in by_key.values()]
-    comparable = [place for place in firsts if good[place].look is not None]
+    comparable = [place for places in by_key.values() if good[place := places[0]].look is not None]
     near = near_pairs([look for place in comparable if (look := good[place].look) is not None])
-    pairs = [(comparable[pair.first], comparable[pair.second]) for pair in near]
-    mirrored = {pair for pair, found in zip(pairs, near, strict=True) if found.mirrored}
-    exact = [(places[0], other) for places in by_key.values() for other in places[1:]]
-    for group in groups(len(good), [*exact, *pairs]):
+    pairs = [(places[0], other, SAME) for places in by_key.values() for other in places[1:]]
+    pairs += [(comparable[one], comparable[other], MIRRORED if turned else NEAR) for one, other, turned in near]
+    told: set[tuple[int, str]] = set()  # a kind once a picture, with the first that it looks like
+    for first, second, how in pairs:
         # The split that comes first keeps the picture: what is in training too is the leak of the others.
-        first = group[0]
-        for place in group[1:]:
-            one, other = good[first], good[place]
-            if one.key == other.key:
-                how = "the same file as"
-            elif (first, place) in mirrored:
-                how = "the mirror image of"
-            else:
-                how = "nearly the same picture as"
-            splits = split_of(one.index), split_of(other.index)
-            if splits[0] != splits[1]:
-                yield Finding(other.name, "leak", f"{how} {one.name}: in {splits[1]} and in {splits[0]}", one.name)
-            else:
-                kind = "duplicate" if one.key == other.key else "near-duplicate"
-                yield Finding(other.name, kind, f"{how} {one.name}", one.name)
-            if one.labels != other.labels:
-                labels = [" and ".join(source.classes[label] for label in seen.labels) for seen in (one, other)]
-                detail = f"{how} {one.name}, but {labels[1]} instead of {labels[0]}"
-                yield Finding(other.name, "contradiction", detail, one.name)
+        one, other = sorted((good[first], good[second]), key=lambda seen: (_rank(split_of(seen.index)), seen.index))
+        kinds = {"leak"} if split_of(one.index) != split_of(other.index) else {DOUBLES[how]}
+        if one.labels != other.labels:
+            kinds.add("contradiction")
+        for kind in kinds:
+            if (other.index, kind) not in told:
+                told.add((other.index, kind))
+                yield Finding(other.name, kind, _told(kind, how, one, other, source, split_of), one.name)
+
+
+def _rank(split: str) -> int:
+    return SPLITS.index(split) if split in SPLITS else len(SPLITS)
+
+
+def _told(kind: str, how: str, one: Probe, other: Probe, source: Source, split_of: Callable[[int], str]) -> str:
+    if kind == "leak":
+        return f"{how} {one.name}: in {split_of(other.index)} and in {split_of(one.index)}"
+    if kind == "contradiction":
+        names = [" and ".join(source.classes[label] for label in seen.labels) or "none" for seen in (one, other)]
+        return f"{how} {one.name}, but {names[1]} instead of {names[0]}"
+    return f"{how} {one.name}"
 
 
 def _notes(good: list[Probe]) -> Iterator[str]:

@@ -30,7 +30,8 @@ COLOUR_GAP = 10.0  # levels of mean difference in colour
 NUM_TABLES = 24
 SPARE_BITS = 4  # so that chance alone fills a place of a table with a 16th of a picture
 MIN_BITS, MAX_BITS = 12, 24
-CROWD = 64  # pictures of one place in a table that are compared, at most
+CROWD = 16  # pictures of one place in a table that are compared, at most
+PARTNERS = 16  # others that a picture is paired with, at most: enough to connect a crowd of the same one
 CHUNK = 2048
 WHOLE = (0.0, 1.0)
 NEARLY = ((0.0, 0.95), (0.025, 0.95), (0.05, 0.95))
@@ -109,30 +110,44 @@ def near_pairs(looks: Sequence[Look]) -> list[Pair]:
     for chunk in chunks:
         seen = views(light[chunk].astype(np.float32))
         for mirrored in (False, True):
-            asked = seen * MIRROR if mirrored else seen
-            for (first, second), view in _matches(asked, whole, tables, chunk.start).items():
-                theirs = colour[second][:, :, ::-1] if mirrored else colour[second]
-                same_colour = np.abs(colour[first] - theirs).mean() <= COLOUR_GAP
-                if same_colour and _alike_in_parts(light[first], light[second], view, mirrored=mirrored):
-                    found.setdefault((min(first, second), max(first, second)), mirrored)
+            first, second, view = _matches(seen * MIRROR if mirrored else seen, whole, tables, chunk.start)
+            theirs = colour[second][..., ::-1] if mirrored else colour[second]
+            right = np.abs(colour[first] - theirs).mean(axis=(1, 2, 3)) <= COLOUR_GAP
+            first, second, view = first[right], second[right], view[right]
+            alike = _alike_in_parts(light[first], light[second], view, mirrored=mirrored)
+            for one, other in zip(first[alike].tolist(), second[alike].tolist(), strict=True):
+                found.setdefault((min(one, other), max(one, other)), mirrored)
     return [Pair(*pair, mirrored) for pair, mirrored in sorted(found.items())]
 
 
-def _alike_in_parts(one: NDArray[np.uint8], other: NDArray[np.uint8], view: int, *, mirrored: bool) -> bool:
-    """Whether most parts of a view of one picture look like those of the other as it is."""
-    (rows, columns), side = VIEWS[view], CELLS * CELLS
-    seen = SAMPLERS[WINDOWS.index(rows)] @ one.astype(np.float32) @ SAMPLERS[WINDOWS.index(columns)].T
-    asked = SAMPLERS[0] @ other.astype(np.float32) @ SAMPLERS[0].T
+def _alike_in_parts(
+    ones: UInt8[np.ndarray, "n 40 40"],
+    others: UInt8[np.ndarray, "n 40 40"],
+    view: NDArray[np.int64],
+    *,
+    mirrored: bool,
+) -> NDArray[np.bool_]:
+    """Whether most parts of a view of one picture look like those of the other as it is, for many pairs."""
+    seen = np.empty((len(ones), SAMPLED, SAMPLED), dtype=np.float32)
+    for number in np.unique(view).tolist():
+        rows, columns = (SAMPLERS[WINDOWS.index(window)] for window in VIEWS[number])
+        seen[view == number] = rows @ ones[view == number].astype(np.float32) @ columns.T
+    asked = SAMPLERS[0] @ others.astype(np.float32) @ SAMPLERS[0].T
     cells = []
-    for picture in (seen[:, ::-1] if mirrored else seen, asked):
-        parts = picture.reshape(CELLS, SAMPLED // CELLS, CELLS, SAMPLED // CELLS).swapaxes(1, 2).reshape(side, -1)
-        cells.append(parts - parts.mean(axis=1, keepdims=True))
-    deviations = [np.sqrt((each**2).mean(axis=1)) for each in cells]
-    telling = np.maximum(*deviations) > EVEN
-    if not telling.any():
-        return True
-    correlation = (cells[0] * cells[1]).mean(axis=1) / np.maximum(deviations[0] * deviations[1], 1e-6)
-    return all(np.quantile(correlation[telling], share) >= least for share, least in CELLS_ALIKE.items())
+    for pictures in (seen[:, :, ::-1] if mirrored else seen, asked):
+        side = SAMPLED // CELLS
+        parts = pictures.reshape(-1, CELLS, side, CELLS, side).swapaxes(2, 3).reshape(-1, CELLS * CELLS, side * side)
+        cells.append(parts - parts.mean(axis=2, keepdims=True))
+    deviations = [np.sqrt((each**2).mean(axis=2)) for each in cells]
+    correlation = (cells[0] * cells[1]).mean(axis=2) / np.maximum(deviations[0] * deviations[1], 1e-6)
+    correlation[np.maximum(*deviations) <= EVEN] = np.inf  # nothing to compare: counted neither for nor against
+    ordered = np.sort(correlation, axis=1)
+    telling = np.isfinite(ordered).sum(axis=1)
+    alike = np.ones(len(ones), dtype=bool)
+    for share, least in CELLS_ALIKE.items():
+        place = np.floor(share * np.maximum(telling - 1, 0)).astype(np.int64)
+        alike &= ordered[np.arange(len(ones)), place] >= least
+    return alike
 
 
 class _Table(NamedTuple):
@@ -158,12 +173,12 @@ def _keys(waves: Float[np.ndarray, "... waves"], chosen: NDArray[np.int64]) -> N
 
 def _matches(
     asked: Float[np.ndarray, "n views waves"], whole: Float[np.ndarray, "m waves"], tables: list[_Table], start: int
-) -> dict[tuple[int, int], int]:
-    """The pairs of a picture that is asked for and another that looks like one of its views, with the best view."""
-    best: dict[tuple[int, int], tuple[float, int]] = {}
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Pictures that are asked for, others that look like one of their views, and the view; the nearest few of each."""
     num_views = asked.shape[1]
     flat = asked.reshape(-1, asked.shape[2])
     rows = np.arange(len(flat))
+    found: list[NDArray[np.float64]] = [np.zeros((4, 0))]
     for table in tables:
         keys = _keys(flat, table.chosen)
         low = np.searchsorted(table.keys, keys, side="left")
@@ -176,14 +191,21 @@ def _matches(
         for part in range(0, len(asking), 2**18):
             some = slice(part, part + 2**18)
             likeness = np.einsum("nw,nw->n", flat[asking[some]], whole[answers[some]])
-            for place in np.flatnonzero(likeness >= ALIKE).tolist():
-                row, pair = (
-                    int(asking[part + place]),
-                    (int(asking[part + place]) // num_views + start, int(answers[part + place])),
-                )
-                if likeness[place] > best.get(pair, (0.0, 0))[0]:
-                    best[pair] = (float(likeness[place]), row % num_views)
-    return {pair: view for pair, (_, view) in best.items()}
+            near = likeness >= ALIKE
+            row, answer = asking[some][near], answers[some][near]
+            found.append(np.stack([row // num_views + start, answer, row % num_views, likeness[near]]))
+    own, answer, view, likeness = np.concatenate(found, axis=1)
+    best = np.lexsort((-likeness, answer, own))  # of each pair the best view
+    own, answer, view, likeness = (each[best] for each in (own, answer, view, likeness))
+    first = np.ones(len(own), dtype=bool)
+    first[1:] = (own[1:] != own[:-1]) | (answer[1:] != answer[:-1])
+    own, answer, view, likeness = (each[first] for each in (own, answer, view, likeness))
+    nearest = np.lexsort((-likeness, own))  # of each picture the nearest others
+    own, answer, view = (each[nearest] for each in (own, answer, view))
+    starts = np.flatnonzero(np.concatenate([[True], own[1:] != own[:-1]])) if len(own) else np.zeros(0, dtype=np.int64)
+    ranks = np.arange(len(own)) - np.repeat(starts, np.diff(np.concatenate([starts, [len(own)]])))
+    few = ranks < PARTNERS
+    return own[few].astype(np.int64), answer[few].astype(np.int64), view[few].astype(np.int64)
 
 
 def groups(num: int, pairs: Sequence[tuple[int, int]]) -> list[list[int]]:

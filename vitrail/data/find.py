@@ -13,8 +13,13 @@ SOURCES = "vitrail.data.source"
 LAST = "folder"  # what is left when a folder is nothing more special
 
 
-def open_data(data: str | Path, *, data_dir: str | Path | None = None) -> Source:
-    """The pictures of a folder, zip, table, array file, saved data set or shards, or of a data set known by name."""
+def open_data(
+    data: str | Path, *, data_dir: str | Path | None = None, progress: known.Progress | None = None
+) -> Source:
+    """The pictures of a folder, zip, table, array file, saved data set or shards, or of a data set known by name.
+
+    `progress` is told the bytes of a download, if there is one.
+    """
     word = str(data)
     if not word:
         raise DataError("the data has no name.", got="an empty word.", hint="a folder of class folders.")
@@ -27,7 +32,7 @@ def open_data(data: str | Path, *, data_dir: str | Path | None = None) -> Source
             got=f"a file with the ending {Path(word).suffix or 'of nothing'}.",
             hint="a folder of class folders, a zip of one, CSV, TSV, Parquet, npz, idx or tar shards.",
         )
-    place = known.find(word, Path(data_dir) if data_dir else None)
+    place = known.find(word, Path(data_dir) if data_dir else None, progress)
     source = _open(str(place))
     assert source is not None, place
     return source

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import PurePosixPath
+from itertools import islice
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from vitrail.data.table import NO_SPLIT, SUFFIXES, Finding, split_number
 from vitrail.errors import DataError
 
 COMPANIONS = (".txt", ".md", ".json", ".xml", ".csv", ".yaml", ".yml", ".html", ".db", ".ini", ".log", ".mat")
-UNFIT_NAME = "a file whose name is not that of a picture"
+LOOKED_AT = 10_000  # entries, to know a folder of class folders
+UNFIT_NAME = "a kind of file that Vitrail does not read"
 OUTSIDE = "a picture outside the class folders"
 BESIDE = "a picture beside the splits"
 
@@ -34,33 +36,45 @@ def is_companion(name: str) -> bool:
     return PurePosixPath(name).suffix.lower() in COMPANIONS
 
 
-def arrange(names: Sequence[str], origin: str) -> tuple[list[Place], list[Finding]]:
+def has_class_folders(root: Path) -> bool:
+    """Whether pictures lie in folders below the root, or in its splits: archives beside them are then not the data."""
+    found = (path for depth in ("*/*", "*/*/*") for path in islice(root.glob(depth), LOOKED_AT))
+    return any(is_picture(path.name) for path in found)
+
+
+def arrange(names: Sequence[str], origin: str, aside: Sequence[Finding] = ()) -> tuple[list[Place], list[Finding]]:
     """Pictures sorted by split, class and path, so that the order never depends on the file system.
 
-    A class is the first folder below the root, or below a split. One folder around everything is looked through.
+    A class is the first folder below the root, or below a split. One folder around all others is looked through. What
+    was set `aside` before is told if nothing else is there.
     """
     split_up = [(tuple(name.split("/")), name) for name in names]
-    tops = {parts[0] for parts, _ in split_up}
-    if len(tops) == 1 and all(len(parts) > 2 for parts, _ in split_up) and split_number(next(iter(tops))) is None:
-        split_up = [(parts[1:], name) for parts, name in split_up]
+    tops = {parts[0] for parts, _ in split_up if len(parts) > 1}
+    inner = {parts[1] for parts, _ in split_up if len(parts) > 2}
+    around = len(inner) > 1 or all(len(parts) > 2 for parts, _ in split_up)
+    if len(tops) == 1 and around and split_number(next(iter(tops))) is None:
+        split_up = [(parts[1:] if len(parts) > 1 else parts, name) for parts, name in split_up]
     splits = _splits([parts for parts, _ in split_up])
-    places, aside = [], []
+    places, left = [], []
     for parts, name in split_up:
         if splits and parts[0] not in splits:
-            aside.append(Finding(name, "ignored", BESIDE))
+            left.append(Finding(name, "ignored", BESIDE))
         elif len(parts) < (3 if splits else 2):
-            aside.append(Finding(name, "ignored", OUTSIDE))
+            left.append(Finding(name, "ignored", OUTSIDE))
         else:
             label = parts[1] if splits else parts[0]
             places.append(Place(splits.get(parts[0], NO_SPLIT), label, parts, name))
     if not places:
         shown = ", ".join(sorted({name.partition("/")[0] for name in names})[:5])
+        got = f"pictures in {shown}." if shown else "no file with the name of a picture."
+        if aside:
+            got += f" {len(aside)} set aside, such as {aside[0].path}: {aside[0].detail}."
         raise DataError(
             f"{origin} has no pictures in class folders.",
-            got=f"pictures in {shown}." if shown else "no file with the name of a picture.",
+            got=got,
             hint="CLASS/picture.jpg, or train/CLASS/picture.jpg, in it.",
         )
-    return sorted(places), aside
+    return sorted(places), left
 
 
 def _splits(paths: list[tuple[str, ...]]) -> dict[str, int]:

@@ -20,10 +20,11 @@ from vitrail.data.decode import (
     Pixels,
     as_pixels,
     check_size,
-    decode_image,
     jpeg_orientation,
     orientation_of,
+    to_rgb,
     turned,
+    upright,
 )
 from vitrail.data.duplicates import COLOUR_SIDE, SIDE, Look
 from vitrail.data.resize import resize, to_image
@@ -146,7 +147,7 @@ def _see(content: Content, name: str) -> _Seen:
     with Image.open(io.BytesIO(content), formats=FORMATS) as image:
         form, mode, orientation = image.format or "", image.mode, orientation_of(image)
         image.load()
-    pixels = decode_image(content, name=name)
+        pixels = np.array(upright(to_rgb(image), orientation))
     return _Seen(pixels, "JPEG" if form == "MPO" else form, mode, pixels.shape[:2], orientation)
 
 

@@ -16,14 +16,9 @@ from vitrail.errors import DataError
 
 SPLITS = ("train", "val", "test")
 SPLIT_NAMES = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "dev": "val",
-    "test": "test",
-    "testing": "test",
+    **dict.fromkeys(("train", "training", "train_set", "training_set", "trainset"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev", "eval", "val_set", "validation_set", "valset"), "val"),
+    **dict.fromkeys(("test", "testing", "test_set", "testing_set", "testset"), "test"),
 }
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 NO_SPLIT = -1
@@ -201,6 +196,15 @@ def sorted_classes(names: Iterable[str]) -> tuple[str, ...]:
     if all(name.isascii() and name.isdecimal() for name in distinct):
         return tuple(sorted(distinct, key=lambda name: (int(name), name)))
     return tuple(sorted(distinct))
+
+
+def check_names(names: Sequence[str], origin: str) -> None:
+    """Refuse a list of class names in which one stands twice: two classes would become one."""
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if twice:
+        raise DataError(
+            f"{origin} has two classes of one name.", got=f"{', '.join(twice[:5])}.", hint="a name of its own for each."
+        )
 
 
 def numbered(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int32]]:

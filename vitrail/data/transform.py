@@ -13,7 +13,7 @@ from PIL import Image
 from pydantic import Field, PositiveFloat, model_validator
 from torch import Tensor
 
-from vitrail.data.decode import Mode, Pixels, as_pixels, decode_image, to_rgb
+from vitrail.data.decode import Mode, Pixels, as_pixels, decode_image, orientation_of, to_rgb, upright
 from vitrail.data.resize import Kernel, resize_part
 from vitrail.spec import Pair, Spec
 
@@ -97,5 +97,6 @@ class Preprocess(Spec):
         return out
 
     def __call__(self, image: Image.Image | Pixels) -> Float[Tensor, "C Y X"]:
-        array = np.asarray(to_rgb(image, self.background)) if isinstance(image, Image.Image) else image
-        return self.normalise(self.pixels(as_pixels(array, self.mode))[None])[0]
+        if isinstance(image, Image.Image):
+            image = np.asarray(upright(to_rgb(image, self.background), orientation_of(image)))
+        return self.normalise(self.pixels(as_pixels(image, self.mode))[None])[0]

@@ -24,7 +24,7 @@ def check(
 
     The data is only read. Each finding has a path, a kind and a detail.
     """
-    source = open_data(data, data_dir=data_dir)
+    source = open_data(data, data_dir=data_dir, progress=progress)
     if sheet is not None:
         _check_place(Path(sheet), source)
     report = check_source(source, workers=workers, progress=progress)
@@ -36,6 +36,8 @@ def check(
 def _check_place(sheet: Path, source: Source) -> None:
     """Know before the work that the page can be written, and that it is not written into the data."""
     folder = sheet.absolute().parent
+    if sheet.suffix.lower() not in (".html", ".htm"):
+        raise DataError("the sheet is an HTML page.", got=f"{sheet}.", hint=f"{sheet.with_suffix('.html')}.")
     if not folder.is_dir() or sheet.is_dir():
         raise DataError(
             f"{sheet} cannot be written.", got=f"no folder {folder}.", hint="a file in a folder that exists."

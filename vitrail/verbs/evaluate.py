@@ -37,6 +37,8 @@ class Evaluation(NamedTuple):
     preprocess: Preprocess = Preprocess()
     changes: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
+    split: str | None = None
+    """The split that was judged, if there are splits."""
 
 
 def evaluate(
@@ -56,7 +58,10 @@ def evaluate(
     Of data with splits, test is taken, else val, unless `split` says otherwise. A picture that cannot be read ends it
     under the policy "error", and is left out and named in `skipped` under "skip".
     """
-    source = _chosen(open_data(data, data_dir=data_dir), split)
+    source = open_data(data, data_dir=data_dir, progress=progress)
+    if split is None:  # the one that was kept for judging
+        split = next((name for name in ("test", "val") if name in source.split_names), None)
+    source = source if split is None else source.split(split)
     real_table = _read_real(Path(real)) if real else None
     network = catalogue.create_model(model, weights=weights).eval()
     if not any(bool(parameter.any()) for parameter in network.head.parameters()):
@@ -83,14 +88,7 @@ def evaluate(
     real_labels = _real_labels(real_table, names) if real_table is not None else None
     result = _judge(logits, torch.cat(targets), names, real_labels)
     skipped = tuple(f"{finding.path}: {finding.detail}" for finding in loader.skipped)
-    return result._replace(preprocess=network.preprocess, changes=network.changes, skipped=skipped)
-
-
-def _chosen(source: Source, split: str | None) -> Source:
-    """The split that was asked for, or the one that was kept for judging."""
-    if split is None:
-        split = next((name for name in ("test", "val") if name in source.split_names), None)
-    return source if split is None else source.split(split)
+    return result._replace(preprocess=network.preprocess, changes=network.changes, skipped=skipped, split=split)
 
 
 def _present(source: Source) -> list[str]:

@@ -42,9 +42,8 @@ def load_weights(source: str | Path) -> Weights:
             # Only some formats say more than the tensors themselves do.
             config = _config(folder / "config.json")
             facts = form.facts_from(config, tensors.keys()) if hasattr(form, "facts_from") else {}
-            preprocess = _preprocess(
-                config, _config(folder / "preprocessor_config.json"), getattr(form, "PREPROCESS", None)
-            )
+            processor = _config(folder / "preprocessor_config.json") if name == "hf" else {}
+            preprocess = _preprocess(config if name == "timm" else {}, processor, getattr(form, "PREPROCESS", None))
             try:
                 return Weights(form.read(tensors), name, facts, preprocess)
             except (RuntimeError, IndexError, ValueError) as error:

@@ -32,10 +32,11 @@ PILLOW = "pillow loop"
 def run(data: str, *, workers: int = 2, rounds: int = 5, progress: Callable[[int, int], None] | None = None) -> Bench:
     """Measure on a folder of class folders, each contender over all of its pictures once a round."""
     source = open_data(data)
-    if not isinstance(source, Table) or source.root is None or not source.root.is_dir():
+    root = source.root
+    if not isinstance(source, Table) or root is None or not (root / source.names[0]).is_file():
         raise DataError("this workload reads a folder of pictures.", got=f"{data}.", hint="a folder of class folders.")
     absent = []
-    paths = [source.root / name for name in source.names]
+    paths = [root / name for name in source.names]
     with tempfile.TemporaryDirectory(prefix="vitrail-bench-") as folder:
         cache = PixelCache(form(PREPROCESS, None), limit_gb=CACHE_GB, folder=Path(folder))
         plain = Loader(source=source, preprocess=PREPROCESS, batch_size=BATCH, workers=workers)
@@ -46,7 +47,8 @@ def run(data: str, *, workers: int = 2, rounds: int = 5, progress: Callable[[int
             PILLOW: lambda: _speed(_pillow_batches(paths)),
         }
         try:
-            loader = _timm_loader(source, workers)
+            loader = _timm_loader(root, workers)
+            _speed(images for images, _ in loader)
             contenders["timm"] = lambda: _speed(images for images, _ in loader)
         except Exception as error:  # noqa: BLE001 - a peer that is not there, or that fails in its own way
             absent.append(f"timm: {error}")
@@ -83,7 +85,7 @@ def _pillow_batches(paths: list[Path]) -> Iterator[torch.Tensor]:
         yield torch.stack(batch)
 
 
-def _timm_loader(source: Table, workers: int) -> Any:
+def _timm_loader(root: Path, workers: int) -> Any:
     """timm's own loader with its evaluation transform, and as many worker processes as Vitrail has threads."""
     # torchvision has no CPU build beside this torch: its two missing operators are named, never called.
     library: Any = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -93,7 +95,7 @@ def _timm_loader(source: Table, workers: int) -> Any:
     from timm.data import ImageDataset, create_loader
 
     return create_loader(
-        ImageDataset(str(source.root)),
+        ImageDataset(str(root)),
         input_size=(3, 224, 224),
         batch_size=BATCH,
         use_prefetcher=False,

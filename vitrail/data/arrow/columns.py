@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from vitrail.data.decode import file_stamp, read_file
-from vitrail.data.table import NO_SPLIT, SPLIT_NAMES, SPLITS, Content, Table, no_stamp, sorted_classes
+from vitrail.data.table import NO_SPLIT, SPLIT_NAMES, SPLITS, Content, Table, check_names, no_stamp, sorted_classes
 from vitrail.errors import DataError, brief
 
 PATHS = ("path", "file", "filename", "file_name", "filepath", "image_path", "image", "img")
@@ -112,6 +112,7 @@ def named(column: Any, class_names: Sequence[str] | None, origin: str) -> Any:
     column = plain(column, origin)
     if class_names is None:
         return column
+    check_names(class_names, origin)
     if pa.types.is_list(column.type):
         return pa.ListArray.from_arrays(column.offsets, named(column.values, class_names, origin))
     if not pa.types.is_integer(column.type):

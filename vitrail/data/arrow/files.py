@@ -23,6 +23,10 @@ def read_csv(path: Path, delimiter: str) -> dict[str, Any]:
 
     Columns that mean nothing here are there without content, so that messages can name them.
     """
+    with path.open("rb") as file:
+        first = file.readline(2**16)
+    if delimiter == "," and b"," not in first and b";" in first:  # as spreadsheets write in half of Europe
+        delimiter = ";"
     parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     try:
         with csv.open_csv(path, parse_options=parse) as reader:

@@ -27,7 +27,7 @@ def open_source(word: str) -> Table:
     """All pictures below the folder; what is none is left aside and named, hidden files are none of our business."""
     root = Path(word)
     names, aside = _walk(root)
-    places, more = arrange(names, str(root))
+    places, more = arrange(names, str(root), aside)
     classes, labels = numbered([place.label for place in places])
     kept = [place.name for place in places]
     return Table(
@@ -58,9 +58,10 @@ def _walk(root: Path) -> tuple[list[str], list[Finding]]:
                 raise
             aside.append(Finding(folder, "unreadable", error.strerror or str(error)))
             continue
+        entries = [entry for entry in entries if not entry.name.startswith(".")]
+        if folder and not entries:
+            aside.append(Finding(folder, "ignored", "an empty folder"))
         for entry in entries:
-            if entry.name.startswith("."):
-                continue
             name = f"{folder}/{entry.name}" if folder else entry.name
             found = _look(Path(entry.path), inside)
             if isinstance(found, tuple):
@@ -69,7 +70,7 @@ def _walk(root: Path) -> tuple[list[str], list[Finding]]:
                 waiting.append(name)
             elif is_picture(name):
                 names.append(name)
-            elif folder and not is_companion(name):
+            elif not is_companion(name) and "." in entry.name:
                 aside.append(Finding(name, "ignored", UNFIT_NAME))
     return names, aside
 

@@ -20,6 +20,7 @@ from vitrail.data.arrow.columns import (
     open_rows,
 )
 from vitrail.data.arrow.files import Parquet
+from vitrail.data.layout import has_class_folders
 from vitrail.data.table import NO_SPLIT, Content, Table, split_number
 
 SUFFIX = ".parquet"
@@ -35,7 +36,8 @@ def open_source(word: str) -> Table:
     path = Path(word)
     files = [Parquet(each) for each in _files(path)]
     heads = files[0].schema.names
-    picture = find_column(heads, PATHS, "pictures", str(path))
+    whole = [name for name in heads if name.casefold() in PATHS and embedded(files[0].schema.field(name))]
+    picture = whole[0] if whole else find_column(heads, PATHS, "pictures", str(path))
     label = find_column(heads, LABELS, "labels", str(path))
     columns, class_names = {}, []
     for file in files:
@@ -80,6 +82,8 @@ def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path] if path.suffix.lower() == SUFFIX else []
     found = [*path.glob(f"*{SUFFIX}"), *path.glob(f"data/*{SUFFIX}")] if path.is_dir() else []
+    if found and has_class_folders(path):
+        return []
     return sorted((each for each in found if each.is_file()), key=lambda each: (_split_of(each), each.name))
 
 

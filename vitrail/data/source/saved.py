@@ -13,6 +13,7 @@ from vitrail.data.arrow.columns import (
     PATHS,
     class_names_in,
     content_of,
+    embedded,
     find_column,
     joined,
     named,
@@ -21,6 +22,7 @@ from vitrail.data.arrow.columns import (
 )
 from vitrail.data.arrow.files import read_stream
 from vitrail.data.decode import read_file
+from vitrail.data.layout import has_class_folders
 from vitrail.data.table import NO_SPLIT, Content, Table, split_number
 from vitrail.errors import DataError, brief
 
@@ -29,7 +31,8 @@ STATE, INFO, SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
 
 def recognise(word: str) -> bool:
     """A folder that `save_to_disk` wrote."""
-    return any((Path(word) / name).is_file() for name in (STATE, SPLITS))
+    folder = Path(word)
+    return any((folder / name).is_file() for name in (STATE, SPLITS)) and not has_class_folders(folder)
 
 
 def open_source(word: str) -> Table:
@@ -42,7 +45,8 @@ def open_source(word: str) -> Table:
     labels, cells, splits, class_names = [], [], [], []
     for split, folder in folders:
         table = read_stream(_arrow_files(folder))
-        picture = find_column(table.schema.names, PATHS, "pictures", str(folder))
+        whole = [name for name in table.schema.names if name.casefold() in PATHS and embedded(table.schema.field(name))]
+        picture = whole[0] if whole else find_column(table.schema.names, PATHS, "pictures", str(folder))
         label = find_column(table.schema.names, LABELS, "labels", str(folder))
         known = class_names_in(_read(folder / INFO).get("features"), label)
         class_names += known or []

@@ -8,22 +8,33 @@ from __future__ import annotations
 import re
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import fsspec
 import numpy as np
 
 from vitrail.data.decode import MAX_BYTES, too_large
-from vitrail.data.layout import is_picture
-from vitrail.data.table import NO_SPLIT, Finding, Picture, Stream, no_stamp, sorted_classes, split_number
+from vitrail.data.layout import arrange, has_class_folders, is_picture
+from vitrail.data.table import (
+    NO_SPLIT,
+    Finding,
+    Picture,
+    Stream,
+    check_names,
+    no_stamp,
+    sorted_classes,
+    split_number,
+)
 from vitrail.errors import DataError, brief
 
 ENDINGS = (".tar", ".tar.gz", ".tgz")
 BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 CLASS_NAMES = ("classnames.txt", "classes.txt")
+LABELS = ("cls", "cls.txt")
+DAMAGES = (tarfile.TarError, EOFError, zlib.error, ValueError, ImportError, OSError)
 NO_FILE = "a link or device in an archive, which is not followed"
 MAX_LABEL = 4096  # bytes
 MAX_SHARDS = 100_000
@@ -40,12 +51,18 @@ def open_source(word: str) -> Stream:
     """The shards in the order of their names; one pass over their heads counts the samples and the classes."""
     shards = _in_folder(Path(word)) if Path(word).is_dir() else _expand(word)
     names = _class_names(shards[0])
-    counts: list[int] = []
+    heads = [_head(shard) for shard in shards]
+    keyed = any(head.keyed for head in heads)
+    places = {} if keyed else _folders(heads, word)
+    splits = [
+        _split_of(shard, {places[each][0] for each in head.folders} if places else set())
+        for shard, head in zip(shards, heads, strict=True)
+    ]
     labels: set[str] = set()
-    aside: list[Finding] = []
+    counts = []
     for shard in shards:
         counts.append(0)
-        for _, label, _ in _samples(shard, names, aside):
+        for _, label, _ in _samples(shard, names, places, heads_only=True):
             labels.add(label)
             counts[-1] += 1
     if not sum(counts):
@@ -55,18 +72,45 @@ def open_source(word: str) -> Stream:
     starts = np.concatenate([[0], np.cumsum(counts)])
 
     def pictures(shard: int) -> Iterator[Picture]:
-        for position, (name, label, content) in enumerate(_samples(shards[shard], names)):
+        for position, (name, label, content) in enumerate(_samples(shards[shard], names, places)):
             yield Picture(int(starts[shard]) + position, name, (number[label],), partial(_given, content), no_stamp)
 
     return Stream(
         origin=word,
         classes=classes,
         counts=tuple(counts),
-        splits=tuple(_split_of(shard) for shard in shards),
+        splits=tuple(splits),
         pictures=pictures,
-        aside=tuple(aside),
+        aside=tuple(finding for head in heads for finding in head.aside),
         root=Path(word) if Path(word).exists() else None,
     )
+
+
+class _Head(NamedTuple):
+    """What the names in a shard tell: whether labels stand beside pictures, the folders, and what is no file."""
+
+    keyed: bool
+    folders: frozenset[str]
+    aside: tuple[Finding, ...]
+
+
+def _head(shard: str) -> _Head:
+    keyed, folders, aside = False, set(), []
+    for member, _ in _members(shard):
+        if not member.isreg():
+            aside.append(Finding(f"{_place(shard)}/{member.name}", "special", NO_FILE))
+        elif _split_key(member.name)[1] in LABELS:
+            keyed = True
+        elif is_picture(member.name):
+            folders.add(str(PurePosixPath(member.name).parent))
+    return _Head(keyed, frozenset(folders), tuple(aside))
+
+
+def _folders(heads: Sequence[_Head], word: str) -> dict[str, tuple[int, str]]:
+    """The split and the class of each folder in the shards, as the same folders on a disk would have them."""
+    folders = sorted({folder for head in heads for folder in head.folders if folder != "."})
+    found = arrange([f"{folder}/0.jpg" for folder in folders], word)[0] if folders else []
+    return {place.name.rpartition("/")[0]: (place.split, place.label) for place in found}
 
 
 def _given(content: bytes) -> bytes:
@@ -74,44 +118,53 @@ def _given(content: bytes) -> bytes:
 
 
 def _samples(
-    shard: str, names: Sequence[str] | None, aside: list[Finding] | None = None
+    shard: str, names: Sequence[str] | None, places: Mapping[str, tuple[int, str]], *, heads_only: bool = False
 ) -> Iterator[tuple[str, str, bytes]]:
-    """The name, label and content of each sample; without the content if it is only for what lies aside."""
-    place = "/".join(PurePosixPath(shard).parts[-2:])
-    key, label, name = "", "", ""
-    content: bytes | None = None
-    try:
-        for member, read in _members(shard):
-            if not member.isreg():
-                if aside is not None:
-                    aside.append(Finding(f"{place}/{member.name}", "special", NO_FILE))
-                continue
-            stem, ending = _split_key(member.name)
-            if stem != key:
-                if content is not None:
-                    yield name, _label(label, key, names, shard), content
-                key, label, content = stem, "", None
-            if ending in ("cls", "cls.txt"):
-                label = read(MAX_LABEL).decode("utf-8", "replace").strip()
-            elif is_picture(member.name):
-                name = f"{place}/{member.name}"
-                content = read(MAX_BYTES) if aside is None else b""
-        if content is not None:
-            yield name, _label(label, key, names, shard), content
-    except (tarfile.TarError, EOFError, zlib.error, ValueError, ImportError, OSError) as error:
-        raise DataError(f"{shard} is no shard that can be read.", got=brief(error), hint="a new copy.") from None
+    """The name, label and content of each sample; without the content if only the heads are asked for.
+
+    With `places`, a picture's folder is its class. Else the files of one key are a sample: a picture, and its label.
+    """
+    key, label, name, best = "", "", "", -1
+    content = b""
+    for member, read in _members(shard):
+        if not member.isreg():
+            continue
+        stem, ending = _split_key(member.name)
+        if places:
+            folder = str(PurePosixPath(member.name).parent)
+            if is_picture(member.name) and folder in places:
+                yield f"{_place(shard)}/{member.name}", places[folder][1], b"" if heads_only else read(MAX_BYTES)
+            continue
+        if stem != key:
+            if best >= 0:
+                yield name, _label(label, key, names, shard), content
+            key, label, best = stem, "", -1
+        if ending in LABELS:
+            label = read(MAX_LABEL).decode("utf-8", "replace").strip()
+        elif is_picture(member.name) and (plain := int("." not in ending)) > best:  # 1.jpg rather than 1.mask.png
+            best, name = plain, f"{_place(shard)}/{member.name}"
+            content = b"" if heads_only else read(MAX_BYTES)
+    if best >= 0:
+        yield name, _label(label, key, names, shard), content
+
+
+def _place(shard: str) -> str:
+    return "/".join(PurePosixPath(shard).parts[-2:])
 
 
 def _members(shard: str) -> Iterator[tuple[tarfile.TarInfo, Callable[[int], bytes]]]:
     """What stands in an archive, one after the other, each with a way to read it up to a limit."""
-    with _opened(shard) as file, tarfile.open(fileobj=file, mode="r|*") as archive:
-        for member in archive:
-            archive.members = []  # type: ignore[attr-defined]  # else the list of all members grows
-            if not member.isdir() and not PurePosixPath(member.name).name.startswith("."):
-                yield member, partial(_read, archive, member)
-        stream: Any = archive.fileobj
-        if stream.tell() < archive.offset + tarfile.BLOCKSIZE:  # every archive ends with blocks of zeros
-            raise EOFError("the end of the archive is missing")
+    try:
+        with _opened(shard) as file, tarfile.open(fileobj=file, mode="r|*") as archive:
+            for member in archive:
+                archive.members = []  # type: ignore[attr-defined]  # else the list of all members grows
+                if not member.isdir() and not PurePosixPath(member.name).name.startswith("."):
+                    yield member, partial(_read, archive, member, shard)
+            stream: Any = archive.fileobj
+            if stream.tell() < archive.offset + tarfile.BLOCKSIZE:  # every archive ends with blocks of zeros
+                raise EOFError("the end of the archive is missing")
+    except DAMAGES as error:
+        raise _damaged(shard, error) from None
 
 
 def _opened(address: str) -> Any:
@@ -129,15 +182,21 @@ def _split_key(name: str) -> tuple[str, str]:
     return folder + slash + stem, ending.lower()
 
 
-def _read(archive: tarfile.TarFile, member: tarfile.TarInfo, limit: int) -> bytes:
+def _read(archive: tarfile.TarFile, member: tarfile.TarInfo, shard: str, limit: int) -> bytes:
     if member.size > limit:
         raise too_large(member.name, f"{member.size:,} bytes")
-    file = archive.extractfile(member)
-    assert file is not None
-    content = file.read()
+    try:
+        file = archive.extractfile(member)
+        content = file.read() if file is not None else b""
+    except DAMAGES as error:
+        raise _damaged(shard, error) from None
     if len(content) != member.size:
-        raise EOFError(f"{member.name} is cut short")
+        raise _damaged(shard, EOFError(f"{member.name} is cut short"))
     return content
+
+
+def _damaged(shard: str, error: Exception) -> DataError:
+    return DataError(f"{shard} is no shard that can be read.", got=brief(error), hint="a new copy.")
 
 
 def _label(label: str, key: str, names: Sequence[str] | None, shard: str) -> str:
@@ -158,7 +217,9 @@ def _label(label: str, key: str, names: Sequence[str] | None, shard: str) -> str
 def _in_folder(folder: Path) -> list[str]:
     """The shards of a folder, or of the splits in it, in the order train, val, test."""
     found = [path for path in (*folder.glob("*"), *folder.glob("*/*")) if path.name.lower().endswith(ENDINGS)]
-    return sorted((str(path) for path in found if path.is_file()), key=lambda path: (_split_of(path), path))
+    if not found or has_class_folders(folder):
+        return []
+    return sorted((str(path) for path in found if path.is_file()), key=lambda path: (_split_of(path, set()), path))
 
 
 def _expand(word: str) -> list[str]:
@@ -179,14 +240,16 @@ def _expand(word: str) -> list[str]:
     return words
 
 
-def _split_of(shard: str) -> int:
-    """The split that the file, or else its folder, is named after."""
+def _split_of(shard: str, inside: set[int]) -> int:
+    """The split of the folders inside a shard, or that the file, or else its own folder, is named after."""
+    if len(inside) > 1:
+        raise DataError(f"{shard} holds several splits.", got="folders of both.", hint="a shard for each split.")
     path = PurePosixPath(shard)
     for word in (re.split(r"[-_.]", path.name)[0], path.parent.name):
         number = split_number(word)
-        if number is not None:
+        if number is not None and inside <= {NO_SPLIT}:
             return number
-    return NO_SPLIT
+    return next(iter(inside), NO_SPLIT)
 
 
 def _class_names(shard: str) -> list[str] | None:
@@ -199,5 +262,7 @@ def _class_names(shard: str) -> list[str] | None:
                     text: Any = file.read(MAX_BYTES)
             except (OSError, ValueError, ImportError):
                 continue
-            return [line.strip() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
+            names = [line.strip() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
+            check_names(names, f"{place}/{name}")
+            return names
     return None

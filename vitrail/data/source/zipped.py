@@ -31,7 +31,7 @@ def open_source(word: str) -> Table:
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
         raise DataError(f"{path} is no whole zip.", got=brief(error), hint="a new copy.") from None
     infos, aside = _members(archive)
-    places, more = arrange(list(infos), str(path))
+    places, more = arrange(list(infos), str(path), aside)
     classes, labels = numbered([place.label for place in places])
     names = [place.name for place in places]
     state = path.stat()
