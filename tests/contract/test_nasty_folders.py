@@ -69,6 +69,7 @@ def test_odd_things_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert fingerprint(tmp_path) == before
     assert list(table.names) == ["cat/a.png", "cat/folder.jpg/b.png"]
     assert {finding.path: finding.kind for finding in table.aside} == {
+        "cat/empty.jpg": "ignored",
         **{f"cat/{name}": "link" for name in links},
         "fox": "link",
         "cat/pipe.jpg": "special",
