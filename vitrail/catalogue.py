@@ -180,18 +180,16 @@ def preprocess_for(name: str, spec: Any, told: Preprocess | None) -> Preprocess 
     """How pictures are prepared for a model: as its files tell, else as is usual for its name; in the model's size."""
     if spec.channels not in (1, 3):
         return None
-    fields = {"size": spec.image_size}
-    if told is None:
-        told = preprocess_named(name) if name else Preprocess()
-    if spec.channels != told.channels:
-        grey = spec.channels == 1
-        means = [sum(values) / len(values) for values in (told.mean, told.std)]
-        fields |= {
-            "mode": "grey" if grey else "rgb",
-            "mean": means[:1] * (1 if grey else 3),
-            "std": means[1:] * (1 if grey else 3),
-        }
-    return told.override(fields)
+    usual = (preprocess_named(name) if name else Preprocess()).override({"size": spec.image_size})
+    told = usual if told is None else told.override({"size": spec.image_size})
+    # transformers keeps the size before the crop, 248, which is 0.9 as well as 0.9032.
+    if told.target(1000, 1000) == usual.target(1000, 1000) and told.override({"crop": usual.crop}) == usual:
+        told = usual
+    if spec.channels == told.channels:
+        return told
+    num = spec.channels
+    means = [[sum(values) / len(values)] * num for values in (told.mean, told.std)]
+    return told.override({"mode": "grey" if num == 1 else "rgb", "mean": means[0], "std": means[1]})
 
 
 def _follow(spec: Any, loaded: Weights, fields: dict[str, Any]) -> tuple[Any, dict[str, torch.Tensor], list[str]]:

@@ -194,6 +194,9 @@ def test_a_folder_is_not_written_over_itself(tmp_path: Path) -> None:
     convert(tmp_path / "hf" / "model.safetensors", to="google", out=tmp_path / "hf")  # another file beside it
 
 
+PREPARED = "pictures prepared as the file or its format says, not as is usual for this name"
+
+
 @pytest.mark.parametrize("first", plug.entries(FORMATS))
 @pytest.mark.parametrize("second", plug.entries(FORMATS))
 def test_the_verb_goes_in_every_direction(first: str, second: str, tmp_path: Path) -> None:
@@ -204,7 +207,8 @@ def test_the_verb_goes_in_every_direction(first: str, second: str, tmp_path: Pat
     done = convert(source, to=second, out=target)
     assert (done.model, done.from_format, done.to_format) == ("vit_mu_patch16_224", first, second)
     reloaded = create_model("vit_mu_patch16_224", weights=target)
-    assert reloaded.changes == ()
+    # torchvision's own checkpoints were trained on pictures prepared in another way, and nothing in a file tells.
+    assert reloaded.changes == ((PREPARED,) if second == "torchvision" else ())
     assert same(reloaded.state_dict(), model.state_dict())
 
 

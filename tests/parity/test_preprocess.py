@@ -138,6 +138,12 @@ def test_another_models_file_is_not_believed(tmp_path: Path) -> None:
     assert any("prepared as the file" in change for change in told.changes)
 
 
+def test_nothing_is_said_of_what_is_usual(tmp_path: Path) -> None:
+    save_weights(fill(create_model("vit_mu_patch16_224")), tmp_path / "a", to="hf")
+    loaded = create_model("vit_mu_patch16_224", weights=tmp_path / "a")
+    assert (loaded.changes, loaded.preprocess.crop) == ((), 0.9)
+
+
 def test_transformers_classifies_with_our_folder(tmp_path: Path) -> None:
     from transformers import pipeline
 
