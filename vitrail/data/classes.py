@@ -56,7 +56,7 @@ def _same_names(total: Mapping[str, int]) -> Iterator[Finding]:
     for first, *others in forms.values():
         for other in others:
             if unicodedata.normalize("NFC", first) == unicodedata.normalize("NFC", other):
-                how = f"their Unicode form, {ascii(first)} and {ascii(other)}"
+                how = f"their Unicode form, {first!a} and {other!a}"
             elif first.casefold() == other.casefold():
                 how = "upper and lower case"
             else:
