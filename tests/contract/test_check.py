@@ -13,12 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from tests.contract.damage import CHANGES, DAMAGES, damage, encoded, photo
 from vitrail import check
 from vitrail.data.check import KINDS, Report
 from vitrail.data.classes import class_findings
-from vitrail.data.duplicates import Look, groups, near_pairs
+from vitrail.data.duplicates import PARTNERS, Look, near_pairs
 from vitrail.data.find import open_data
 from vitrail.errors import DataError
 
@@ -138,8 +140,11 @@ def test_a_crowd_of_the_same_picture_hangs_together() -> None:
         Look(np.clip(originals[number % 3] + random.integers(-2, 3, (40, 40)), 0, 255).astype(np.uint8), colour)
         for number in range(1000)
     ]
-    pairs = [(pair.first, pair.second) for pair in near_pairs(looks)]
-    assert sorted(len(group) for group in groups(1000, pairs)) == [333, 333, 334]
+    pairs = np.array([(pair.first, pair.second) for pair in near_pairs(looks)])
+    assert len(pairs) < 1000 * PARTNERS
+    graph = coo_array((np.ones(len(pairs)), tuple(pairs.T)), shape=(1000, 1000))
+    num, group = connected_components(graph, directed=False)
+    assert (num, sorted(np.bincount(group).tolist())) == (3, [333, 333, 334])
 
 
 def test_small_arrays_are_compared_exactly_only() -> None:

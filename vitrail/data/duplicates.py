@@ -206,22 +206,3 @@ def _matches(
     ranks = np.arange(len(own)) - np.repeat(starts, np.diff(np.concatenate([starts, [len(own)]])))
     few = ranks < PARTNERS
     return own[few].astype(np.int64), answer[few].astype(np.int64), view[few].astype(np.int64)
-
-
-def groups(num: int, pairs: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """Which of `num` things hang together by pairs, in the order of their first members."""
-    parent = list(range(num))
-
-    def root(index: int) -> int:
-        while parent[index] != index:
-            parent[index] = parent[parent[index]]
-            index = parent[index]
-        return index
-
-    for first, second in pairs:
-        one, other = sorted((root(first), root(second)))
-        parent[other] = one
-    members: dict[int, list[int]] = {}
-    for index in range(num):
-        members.setdefault(root(index), []).append(index)
-    return [group for group in members.values() if len(group) > 1]
