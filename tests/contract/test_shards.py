@@ -59,6 +59,12 @@ def test_folders_in_a_tar_are_those_of_a_disk(tmp_path: Path) -> None:
         open_data(tmp_path / "two")
 
 
+def test_a_picture_outside_the_folders_is_named(tmp_path: Path) -> None:
+    stream = open_data(write(tmp_path / "set.tar", ["cat/1.png", "dog/1.png", "logo.png"]))
+    assert len(stream) == len(list(stream)) == 2
+    assert [finding.kind for finding in stream.aside] == ["ignored"]
+
+
 def test_two_classes_of_one_name_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "set.tar", ["0.png", "0.cls"])
     (tmp_path / "classnames.txt").write_text("crane\ndog\ncrane\n")

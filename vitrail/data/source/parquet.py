@@ -9,12 +9,12 @@ import numpy as np
 
 from vitrail.data.arrow.columns import (
     LABELS,
-    PATHS,
     SPLIT,
     class_names_of,
     content_of,
     embedded,
     find_column,
+    find_picture,
     joined,
     named,
     open_rows,
@@ -36,20 +36,21 @@ def open_source(word: str) -> Table:
     path = Path(word)
     files = [Parquet(each) for each in _files(path)]
     heads = files[0].schema.names
-    whole = [name for name in heads if name.casefold() in PATHS and embedded(files[0].schema.field(name))]
-    picture = whole[0] if whole else find_column(heads, PATHS, "pictures", str(path))
+    picture = find_picture(files[0].schema, str(path))
     label = find_column(heads, LABELS, "labels", str(path))
-    columns, class_names = {}, []
+    class_names: list[str] = []
+    labels = []
     for file in files:
         find_column(file.schema.names, (picture,), "pictures", str(file.path))
-        class_names += class_names_of(file.schema, label) or []
-    labels = [named(file.column(label), class_names_of(file.schema, label), str(file.path)) for file in files]
-    columns[label] = joined(labels, str(path))
+        known = class_names_of(file.schema, label)
+        class_names += known or []
+        labels.append(named(file.column(label), known, str(file.path)))
+    columns = {label: joined(labels, str(path))}
     for name in (name for name in heads if name.casefold() in SPLIT):
         columns[name] = joined([file.column(name) for file in files], str(path))
     splits = None
     if len(columns) == 1:
-        splits = np.repeat(np.array([_split_of(file.path) for file in files], dtype=np.int8), _counts(files))
+        splits = np.array([_split_of(file.path) for file in files for _ in range(file.num_rows)], dtype=np.int8)
     folder = path if path.is_dir() else path.parent
     if not embedded(files[0].schema.field(picture)):
         columns[picture] = joined([file.column(picture) for file in files], str(path))
@@ -71,10 +72,6 @@ def open_source(word: str) -> Table:
         splits=splits,
         content=content,
     )
-
-
-def _counts(files: list[Parquet]) -> list[int]:
-    return [file.num_rows for file in files]
 
 
 def _files(path: Path) -> list[Path]:

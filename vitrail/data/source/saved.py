@@ -10,11 +10,10 @@ import numpy as np
 
 from vitrail.data.arrow.columns import (
     LABELS,
-    PATHS,
     class_names_in,
     content_of,
-    embedded,
     find_column,
+    find_picture,
     joined,
     named,
     open_rows,
@@ -45,8 +44,7 @@ def open_source(word: str) -> Table:
     labels, cells, splits, class_names = [], [], [], []
     for split, folder in folders:
         table = read_stream(_arrow_files(folder))
-        whole = [name for name in table.schema.names if name.casefold() in PATHS and embedded(table.schema.field(name))]
-        picture = whole[0] if whole else find_column(table.schema.names, PATHS, "pictures", str(folder))
+        picture = find_picture(table.schema, str(folder))
         label = find_column(table.schema.names, LABELS, "labels", str(folder))
         known = class_names_in(_read(folder / INFO).get("features"), label)
         class_names += known or []

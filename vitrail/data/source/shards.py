@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import tarfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -17,7 +18,7 @@ import fsspec
 import numpy as np
 
 from vitrail.data.decode import MAX_BYTES, too_large
-from vitrail.data.layout import arrange, has_class_folders, is_picture
+from vitrail.data.layout import OUTSIDE, arrange, has_class_folders, is_picture
 from vitrail.data.table import (
     NO_SPLIT,
     Finding,
@@ -48,23 +49,29 @@ def recognise(word: str) -> bool:
 
 
 def open_source(word: str) -> Stream:
-    """The shards in the order of their names; one pass over their heads counts the samples and the classes."""
+    """The shards in the order of their names.
+
+    A pass over their heads finds the folders, and, if labels stand beside the pictures, a second one reads these.
+    """
     shards = _in_folder(Path(word)) if Path(word).is_dir() else _expand(word)
     names = _class_names(shards[0])
     heads = [_head(shard) for shard in shards]
     keyed = any(head.keyed for head in heads)
     places = {} if keyed else _folders(heads, word)
-    splits = [
-        _split_of(shard, {places[each][0] for each in head.folders} if places else set())
-        for shard, head in zip(shards, heads, strict=True)
-    ]
-    labels: set[str] = set()
-    counts = []
-    for shard in shards:
-        counts.append(0)
-        for _, label, _ in _samples(shard, names, places, heads_only=True):
-            labels.add(label)
-            counts[-1] += 1
+    aside = [finding for head in heads for finding in head.aside]
+    labels = {label for _, label in places.values()}
+    counts, splits = [], []
+    for shard, head in zip(shards, heads, strict=True):
+        inside = [folder for folder in head.folders if folder in places]
+        splits.append(_split_of(shard, {places[folder][0] for folder in inside}))
+        counts.append(sum(head.folders[folder] for folder in inside))
+        if places:
+            left = [folder for folder in head.folders if folder not in places]
+            aside += [Finding(f"{_place(shard)}/{folder}", "ignored", OUTSIDE) for folder in left]
+        else:
+            for _, label, _ in _samples(shard, names, places, heads_only=True):
+                labels.add(label)
+                counts[-1] += 1
     if not sum(counts):
         raise DataError(f"{word} has no samples.", got=f"{len(shards)} shards.", hint="pictures with .cls beside them.")
     classes = sorted_classes(names or labels)
@@ -81,29 +88,29 @@ def open_source(word: str) -> Stream:
         counts=tuple(counts),
         splits=tuple(splits),
         pictures=pictures,
-        aside=tuple(finding for head in heads for finding in head.aside),
+        aside=tuple(aside),
         root=Path(word) if Path(word).exists() else None,
     )
 
 
 class _Head(NamedTuple):
-    """What the names in a shard tell: whether labels stand beside pictures, the folders, and what is no file."""
+    """What the names in a shard tell: whether labels stand beside pictures, pictures by folder, what is no file."""
 
     keyed: bool
-    folders: frozenset[str]
+    folders: Counter[str]
     aside: tuple[Finding, ...]
 
 
 def _head(shard: str) -> _Head:
-    keyed, folders, aside = False, set(), []
+    keyed, folders, aside = False, Counter[str](), []
     for member, _ in _members(shard):
         if not member.isreg():
             aside.append(Finding(f"{_place(shard)}/{member.name}", "special", NO_FILE))
         elif _split_key(member.name)[1] in LABELS:
             keyed = True
         elif is_picture(member.name):
-            folders.add(str(PurePosixPath(member.name).parent))
-    return _Head(keyed, frozenset(folders), tuple(aside))
+            folders[str(PurePosixPath(member.name).parent)] += 1
+    return _Head(keyed, folders, tuple(aside))
 
 
 def _folders(heads: Sequence[_Head], word: str) -> dict[str, tuple[int, str]]:
