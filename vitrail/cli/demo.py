@@ -6,7 +6,7 @@ from vitrail.console import JsonFlag, QuietFlag, print_json, print_table, remark
 
 NEXT = """
 Three things to try next:
-  vitrail models deit
+  vitrail check DATA
   vitrail convert model.safetensors --to hf --out folder
   vitrail evaluate deit_tiny_patch16_224 DATA --weights model.safetensors"""
 
