@@ -6,14 +6,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitrail.catalogue import create_model, list_models
+    from vitrail.run.artefact import load
     from vitrail.verbs.bench import bench
     from vitrail.verbs.check import check
     from vitrail.verbs.convert import convert, save_weights
     from vitrail.verbs.evaluate import evaluate
     from vitrail.verbs.models import models
+    from vitrail.verbs.train import train
 
 __version__ = "0.1.0"
-__all__ = ["bench", "check", "convert", "create_model", "evaluate", "list_models", "models", "save_weights"]
+__all__ = [
+    "bench",
+    "check",
+    "convert",
+    "create_model",
+    "evaluate",
+    "list_models",
+    "load",
+    "models",
+    "save_weights",
+    "train",
+]
 
 HOMES = {
     "create_model": "vitrail.catalogue",
@@ -24,6 +37,8 @@ HOMES = {
     "evaluate": "vitrail.verbs.evaluate",
     "models": "vitrail.verbs.models",
     "save_weights": "vitrail.verbs.convert",
+    "load": "vitrail.run.artefact",
+    "train": "vitrail.verbs.train",
 }
 
 

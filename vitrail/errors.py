@@ -36,6 +36,14 @@ class DataError(VitrailError):
     """Images or labels cannot be used as they are."""
 
 
+class RunError(VitrailError):
+    """A run directory is in use, belongs to another run, is damaged or cannot be written."""
+
+
+class TrainError(VitrailError):
+    """Training cannot go on: its numbers blew up, or memory does not suffice."""
+
+
 class ShapeError(VitrailError):
     """A tensor does not have the shape that the model was built for."""
 

@@ -39,6 +39,17 @@ def write_text(text: str, path: Path, kind: type[VitrailError]) -> None:
         part.write_text(text, encoding="utf-8", errors="replace")
 
 
+def sync_folder(folder: Path) -> None:
+    """Bring a folder's entries to the disk, so that a rename in it outlasts a loss of power."""
+    if os.name != "posix":  # elsewhere a folder cannot be opened, and the system does it by itself
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _umask() -> int:
     current = os.umask(0)
     os.umask(current)

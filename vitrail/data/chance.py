@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from vitrail.errors import DataError
 
-PURPOSES = {"order": 0, "pixels": 1, "mix": 2}
+PURPOSES = {"order": 0, "pixels": 1, "mix": 2, "split": 3}
 WORD = 2**64
 
 
 def chance(
-    purpose: Literal["order", "pixels", "mix"], *, seed: int, epoch: int, index: int = 0, repeat: int = 0
+    purpose: Literal["order", "pixels", "mix", "split"], *, seed: int, epoch: int, index: int = 0, repeat: int = 0
 ) -> np.random.Generator:
     """A generator of its own for each purpose, epoch and index: Philox is a function of its key and counter."""
     counter = np.array([0, PURPOSES[purpose], repeat, index], dtype=np.uint64)

@@ -72,16 +72,16 @@ class Report:
 def check_source(source: Source, *, workers: int | None = None, progress: Progress | None = None) -> Report:
     """Look at every picture of a source, then at all of them together."""
     started = time.monotonic()
-    probes = []
-    for seen in _probes(source, num_cores() if workers is None else workers):
-        probes.append(seen)
+    looked_at = []
+    for seen in probes(source, num_cores() if workers is None else workers):
+        looked_at.append(seen)
         if progress is not None:
-            progress(len(probes), len(source))
+            progress(len(looked_at), len(source))
     split_of = _split_names(source)
-    good = [seen for seen in probes if seen.problem is None]
+    good = [seen for seen in looked_at if seen.problem is None]
     findings = [
         *source.aside,
-        *(seen.problem for seen in probes if seen.problem is not None),
+        *(seen.problem for seen in looked_at if seen.problem is not None),
         *(seen.remark for seen in good if seen.remark is not None),
         *_doubles(good, source, split_of),
     ]
@@ -90,7 +90,7 @@ def check_source(source: Source, *, workers: int | None = None, progress: Progre
     place = {kind: number for number, kind in enumerate(KINDS)}
     return Report(
         origin=source.origin,
-        files=len(probes) + sum(finding.kind != "ignored" for finding in source.aside),
+        files=len(looked_at) + sum(finding.kind != "ignored" for finding in source.aside),
         findings=tuple(sorted(findings, key=lambda finding: (place[finding.kind], finding.path))),
         notes=(
             *_notes(good),
@@ -102,7 +102,7 @@ def check_source(source: Source, *, workers: int | None = None, progress: Progre
     )
 
 
-def _probes(source: Source, workers: int) -> Iterator[Probe]:
+def probes(source: Source, workers: int) -> Iterator[Probe]:
     """A look at each picture, in order; only a few wait at a time, however many there are."""
     waiting: deque[Future[list[Probe]]] = deque()
     with ThreadPoolExecutor(max(1, workers)) as pool:

@@ -109,8 +109,6 @@ def _blame(error: Exception, content: Content) -> tuple[str, str]:
 
 
 def _described(plain: Probe, content: Content, seen: _Seen) -> Probe:
-    thumbnail = to_image(resize(seen.pixels, SIDE, SIDE, "bilinear")).convert("RGB").convert("YCbCr")
-    light, *colours = (np.asarray(band) for band in thumbnail.split())
     even = max(float(np.ptp(seen.pixels[:, :, band])) for band in range(seen.pixels.shape[2])) <= BLANK
     remark = None
     suffix = PurePosixPath(plain.name).suffix.lower()
@@ -118,9 +116,6 @@ def _described(plain: Probe, content: Content, seen: _Seen) -> Probe:
         remark = Finding(plain.name, "blank", "every pixel has the same colour")
     elif seen.format and SUFFIX_FORMATS.get(suffix, seen.format) != seen.format:
         remark = Finding(plain.name, "wrong-suffix", f"a {seen.format} file with the ending {suffix}")
-    step = SIDE // COLOUR_SIDE
-    blocks = [band.reshape(COLOUR_SIDE, step, COLOUR_SIDE, step).mean(axis=(1, 3)) for band in colours]
-    look = Look(light, np.rint(np.stack(blocks)).astype(np.uint8))
     return replace(
         plain,
         remark=remark,
@@ -129,8 +124,16 @@ def _described(plain: Probe, content: Content, seen: _Seen) -> Probe:
         mode=seen.mode,
         size=seen.size,
         orientation=seen.orientation,
-        look=None if even or min(seen.size) < SMALL else look,
+        look=None if even or min(seen.size) < SMALL else _look(seen.pixels),
     )
+
+
+def _look(pixels: Pixels) -> Look:
+    thumbnail = to_image(resize(pixels, SIDE, SIDE, "bilinear")).convert("RGB").convert("YCbCr")
+    light, *colours = (np.asarray(band) for band in thumbnail.split())
+    step = SIDE // COLOUR_SIDE
+    blocks = [band.reshape(COLOUR_SIDE, step, COLOUR_SIDE, step).mean(axis=(1, 3)) for band in colours]
+    return Look(light, np.rint(np.stack(blocks)).astype(np.uint8))
 
 
 def _see(content: Content, name: str) -> _Seen:

@@ -254,6 +254,7 @@ Model = VisionTransformer
 # width, depth, heads, hidden width. `mu` is for tests; the last is SigLIP's shape-optimised one (arXiv 2305.13035).
 SIZES = {
     "mu": (32, 2, 2, 128),
+    "nano": (128, 4, 4, 256),
     "tiny": (192, 12, 3, 768),
     "small": (384, 12, 6, 1536),
     "medium": (512, 12, 8, 2048),
@@ -272,7 +273,7 @@ HYBRIDS = {
 }
 GRAMMAR = re.compile(
     rf"(?P<family>vit|deit)_(?P<size>{'|'.join(SIZES)})(?P<distilled>_distilled)?"
-    rf"_(?:patch(?P<patch>[0-9]{{1,3}})|(?P<hybrid>{'|'.join(HYBRIDS)}))(?:_reg(?P<registers>[0-9]{{1,3}}))?"
+    rf"_(?:patch(?P<patch>[0-9]{{1,3}})|conv(?P<conv>1|2|4|8|16)|(?P<hybrid>{'|'.join(HYBRIDS)}))(?:_reg(?P<registers>[0-9]{{1,3}}))?"
     r"(?:_(?P<variant>gap|siglip|dinov2))?(?:_(?P<image>[0-9]{1,5}))?"
 )
 VARIANTS: dict[str | None, dict[str, Any]] = {
@@ -283,6 +284,20 @@ VARIANTS: dict[str | None, dict[str, Any]] = {
 }
 
 
+def conv_stem(cell: int, width: int) -> dict[str, Any]:
+    """A stem of 3 x 3 convolutions for tokens of this cell: channels double with each halving, up to the width."""
+    halvings = cell.bit_length() - 1
+    first = halvings <= 2  # small pictures are looked at once before they are halved
+    strides = [1] * first + [2] * halvings
+    channels = [max(8, width >> (len(strides) - 1 - place)) for place in range(len(strides))]
+    return {
+        "name": "conv",
+        "channels": channels,
+        "strides": strides,
+        "units": [int(place > 0) for place in range(len(strides))],
+    }
+
+
 def spec_named(name: str) -> Spec | None:
     """The specification behind a name such as `vit_base_patch16_224`, or None when it is no name of this family."""
     match = GRAMMAR.fullmatch(name)
@@ -290,9 +305,13 @@ def spec_named(name: str) -> Spec | None:
         return None
     width, depth, heads, hidden = SIZES[match["size"]]
     fields: dict[str, Any] = {"width": width, "depth": depth, "heads": heads, "hidden": hidden}
-    fields["stem"] = (
-        HYBRIDS[match["hybrid"]] if match["hybrid"] else {"name": "patch", "patch": [int(match["patch"])] * 2}
-    )
+    if match["hybrid"]:
+        fields["stem"] = HYBRIDS[match["hybrid"]]
+    elif match["conv"]:
+        # Small data: convolutions first, and a mean instead of a class token.
+        fields.update(VARIANTS["gap"], stem=conv_stem(int(match["conv"]), width))
+    else:
+        fields["stem"] = {"name": "patch", "patch": [int(match["patch"])] * 2}
     fields["distilled"] = match["distilled"] is not None
     fields.update(VARIANTS[match["variant"]])
     if match["registers"]:

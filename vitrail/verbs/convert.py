@@ -8,15 +8,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from vitrail import catalogue
-from vitrail.adapt import check_fit
+from vitrail import catalogue, matching
 from vitrail.data.transform import Preprocess
-from vitrail.errors import ShapeError, SpecError, WeightsError
+from vitrail.errors import WeightsError
 from vitrail.files import write_text
-from vitrail.names import canonical
 from vitrail.weights import safe
 from vitrail.weights.rules import State
-from vitrail.weights.source import Weights, find_file, format_named, load_weights
+from vitrail.weights.source import find_file, format_named, load_weights
 
 
 class Conversion(NamedTuple):
@@ -48,7 +46,7 @@ def convert(
     loaded = load_weights(source)
     if image_size:
         loaded = loaded._replace(facts={**loaded.facts, "image_size": image_size})
-    matches = _matches(loaded, [model] if model else _candidates(str(source)))
+    matches = matching.matches(loaded, [model] if model else matching.candidates(str(source)))
     name, spec = matches[0]
     path, given = _target(Path(out), form).resolve(), find_file(source).resolve()
     if given in (path, path.parent):
@@ -95,61 +93,3 @@ def _target(out: Path, form: ModuleType) -> Path:
     """The weight file that `out` means: itself, or the one in the folder."""
     is_file = out.suffix.lower() in safe.KIND_OF_SUFFIX and not out.is_dir()
     return out if is_file else out / f"model{form.SUFFIXES[0]}"
-
-
-def _candidates(source: str) -> list[str]:
-    """The catalogue; a DeiT has the shapes of a ViT, so names in the path come first, and then ViT before DeiT."""
-    return sorted(catalogue.list_models(), key=lambda name: (name not in source, name.startswith("deit")))
-
-
-def _matches(loaded: Weights, names: list[str]) -> list[tuple[str, Any]]:
-    """Those of the models whose shapes the tensors have, with their specifications; there is one at least.
-
-    A model whose own size of pictures fits is meant rather than one that would have to change its size.
-    """
-    shapes = {key: tensor.shape for key, tensor in loaded.state.items()}
-    found: list[tuple[str, Any]] = []
-    resized: list[tuple[str, Any]] = []
-    for name in names:
-        spec = named = catalogue.spec_named(name)
-        told = {field: value for field, value in _told(loaded).items() if field in type(spec).model_fields}
-        try:
-            spec = spec.override(told)
-        except (SpecError, ShapeError):  # another width that the heads do not divide, or another patch
-            if len(names) == 1:
-                raise
-            continue
-        spec, wanted = _with_channels(spec, loaded.state)
-        if {key: tensor.shape for key, tensor in wanted.items()} == shapes:
-            (found if spec.image_size == named.image_size else resized).append((canonical(name), spec))
-        elif len(names) == 1:
-            check_fit(loaded.state, wanted, name)
-    if not found and not resized:
-        raise WeightsError(
-            "no model of the catalogue has tensors of these shapes.",
-            got=f"{len(shapes)} tensors.",
-            hint="--model NAME; a name such as vit_tiny_patch8_64 need not be in the catalogue.",
-        )
-    return found or resized[:1]
-
-
-def _with_channels(spec: Any, state: State) -> tuple[Any, State]:
-    """The specification with the file's number of input channels, and the tensors that it asks for."""
-    with catalogue.hollow():
-        model = catalogue.build(spec)
-        first = state.get(model.first_weight)
-        if first is not None and first.ndim > 1 and first.shape[1] not in (0, spec.channels):
-            spec = spec.override({"channels": first.shape[1]})
-            model = catalogue.build(spec)
-    return spec, model.state_dict()
-
-
-def _told(loaded: Weights) -> dict[str, Any]:
-    """The fields of a specification that the tensors themselves tell."""
-    state = loaded.state
-    fields = {**loaded.facts, "num_classes": 0}
-    head, hidden = state.get("head.weight", state.get("head.fc.weight")), state.get("pre_logits.fc.weight")
-    for field, tensor in (("num_classes", head), ("pre_logits", hidden)):
-        if tensor is not None and tensor.ndim and tensor.shape[0]:
-            fields[field] = tensor.shape[0]
-    return fields

@@ -1,7 +1,8 @@
 """Full attention: every token looks at every token (Vaswani et al., arXiv 1706.03762, section 3.2).
 
-`forward` always takes PyTorch's fused kernel, which never forms the attention matrix. `weights` computes that
-matrix honestly when somebody wants to see it; a contract test ties the two together.
+`forward` takes PyTorch's fused kernel, which never forms the attention matrix; only for training in bfloat16 on a CPU
+does it write the products out, which is several times as fast there. `weights` computes the matrix honestly when
+somebody wants to see it; a contract test ties them together.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 
 from vitrail.errors import SpecError
 from vitrail.tokens import Layout, Tokens
+
+LONG = 1024  # tokens past which the attention matrix is too large to be written out
 
 
 class Attention(nn.Module):
@@ -97,11 +100,23 @@ def attend(
     causal: bool = False,
     dropout_rate: float = 0.0,
 ) -> Float[Tensor, "B H N E"]:
-    """softmax(q k' / sqrt(E)) v, in the fused kernel."""
+    """softmax(q k' / sqrt(E)) v, in the fused kernel unless its way back is the slow one."""
+    if mask is None and not causal and not dropout_rate and _slow_backward(q):
+        # Copies, because oneDNN's bfloat16 products want their rows in a row.
+        q, k, v = (q * q.shape[-1] ** -0.5).contiguous(), k.contiguous(), v.contiguous()
+        return (q @ k.transpose(-2, -1)).softmax(dim=-1) @ v
     if mask is None:
         return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_rate, is_causal=causal)
     visible = _visible(q, k, mask, causal)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout_rate)
+
+
+def _slow_backward(q: Tensor) -> bool:
+    """Whether the fused kernel's gradient is the slow one: on CPUs in bfloat16, 2 to 5 times (benchmarks/attention.py).
+
+    Long sequences stay with the fused kernel for the sake of memory.
+    """
+    return q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.requires_grad and q.shape[-2] <= LONG
 
 
 def attention_weights(

@@ -61,7 +61,8 @@ def beside(facts: Facts, name: str, preprocess: Preprocess | None) -> dict[str, 
             got="a model made from a specification.",
             hint="a file instead of a folder.",
         )
-    args: dict[str, Any] = {"num_classes": facts["num_classes"], "in_chans": facts["channels"]}
+    # Not num_classes, which timm reads below, and which transformers, wrapping timm's model, gives a second time.
+    args: dict[str, Any] = {"in_chans": facts["channels"]}
     if "stem" in facts:
         args |= {
             "img_size": list(facts["image_size"]),

@@ -1,0 +1,111 @@
+"""A run as people see it: live on a terminal, in plain lines elsewhere; always on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from vitrail.errors import shown
+from vitrail.train.view import Moment
+
+LINE_SECONDS = 10.0
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: 42 s, 3 min 05 s, 2 h 10 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+class Lines:
+    """A line now and then, for pipes, files and services."""
+
+    def __init__(self) -> None:
+        self.last = time.monotonic()
+        self.best = ""
+
+    def say(self, text: str) -> None:
+        """A remark."""
+        print(shown(text), file=sys.stderr, flush=True)
+
+    def show(self, moment: Moment) -> None:
+        """How things stand, every ten seconds."""
+        if time.monotonic() - self.last < LINE_SECONDS:
+            return
+        self.last = time.monotonic()
+        self.say(
+            f"{moment.done:4.0%}  step {moment.step:,}  epoch {moment.epoch:.1f}  loss {moment.loss:.3f}  "
+            f"{moment.images_per_second:,.0f} pictures/s  {duration(moment.seconds_left)} left{self.best}"
+        )
+
+    def judged(self, step: int, score: float, best: float, metric: str) -> None:
+        """A score on the validation pictures, and the best so far."""
+        name = "accuracy" if metric == "top1" else "mean average precision"
+        self.best = f"  best {best:.2%}"
+        self.say(f"      step {step:,}: {name} {score:.2%} on validation pictures (best {best:.2%})")
+
+    def progress(self, label: str, done: int, total: int) -> None:
+        """How much is done of something other than steps."""
+        if time.monotonic() - self.last > LINE_SECONDS:
+            self.last = time.monotonic()
+            self.say(f"{label}: {done:,} of {total:,}")
+
+
+class Bars(Lines):
+    """One bar that changes its label and numbers, above it the remarks."""
+
+    def __init__(self, bar: Any) -> None:
+        super().__init__()
+        self.bar = bar
+        self.task: Any = None
+        self.label = ""
+
+    def say(self, text: str) -> None:
+        self.bar.console.print(shown(text), highlight=False, markup=False)
+
+    def _update(self, label: str, done: float, total: float, numbers: str) -> None:
+        if self.task is None or label != self.label:
+            if self.task is not None:
+                self.bar.remove_task(self.task)
+            self.task, self.label = self.bar.add_task(label, total=total, numbers=numbers), label
+        self.bar.update(self.task, completed=done, total=total, numbers=numbers)
+
+    def show(self, moment: Moment) -> None:
+        numbers = (
+            f"step {moment.step:,}  epoch {moment.epoch:.1f}  loss {moment.loss:.3f}{self.best}  "
+            f"{moment.images_per_second:,.0f}/s  {duration(moment.seconds_left)} left"
+        )
+        self._update("Training", moment.done, 1.0, numbers)
+
+    def progress(self, label: str, done: int, total: int) -> None:
+        self._update(label, done, total, f"{done:,} of {total:,}")
+
+
+class Quiet(Lines):
+    """Nothing at all."""
+
+    def say(self, text: str) -> None:
+        pass
+
+
+@contextmanager
+def live_view(*, quiet: bool) -> Iterator[Lines]:
+    """A view that suits where standard error goes."""
+    if quiet:
+        yield Quiet()
+    elif sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[numbers]}"))
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            yield Bars(bar)
+    else:
+        yield Lines()

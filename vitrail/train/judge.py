@@ -1,0 +1,92 @@
+"""How good is the model on pictures that it was not trained on? Right for any number of processes and uneven parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from vitrail.data.loader import Loader
+from vitrail.objective.classify import Classify
+from vitrail.train.world import World
+
+Progress = Callable[[int, int], None]
+
+
+class Outputs(NamedTuple):
+    """The logits and labels of every picture, in the order of the source."""
+
+    logits: Float[Tensor, "n K"]
+    labels: Int64[Tensor, " n"] | Float[Tensor, "n K"]
+    indices: Int64[Tensor, " n"]
+
+
+class Score(NamedTuple):
+    """Accuracy (or, of several labels a picture, mean average precision), the mean loss, and of how many pictures."""
+
+    value: float
+    loss: float
+    n: int
+
+    def better_than(self, other: Score | None) -> bool:
+        """Higher, or as high with a lower loss; a loss that is not finite is never better."""
+        if not np.isfinite(self.loss):
+            return False
+        return other is None or (self.value, -self.loss) > (other.value, -other.loss)
+
+
+def outputs_of(
+    model: nn.Module, loader: Loader, world: World, *, bfloat16: bool = False, progress: Progress | None = None
+) -> Outputs:
+    """The model's outputs for all pictures of a loader, on the leader; on other ranks those of their own part."""
+    was_training = model.training
+    model.eval()
+    rows, labels, indices = [], [], []
+    num_seen = 0
+    with torch.inference_mode(), torch.autocast(world.device.type, torch.bfloat16, enabled=bfloat16):
+        for batch in loader.epoch():
+            if len(batch.images):
+                rows.append(model(batch.images.to(world.device)).float().cpu())
+                labels.append(batch.labels)
+                indices.append(batch.indices)
+            num_seen += len(batch.images)
+            if progress is not None:
+                progress(num_seen, len(loader.source))
+    model.train(was_training)
+    parts = world.gather((rows, labels, indices)) or [(rows, labels, indices)]
+    logits, targets, places = (
+        torch.cat([tensor for part in parts for tensor in part[column]])
+        if any(part[column] for part in parts)
+        else torch.zeros(0)
+        for column in range(3)
+    )
+    order = places.argsort()
+    return Outputs(logits[order], targets[order], places[order])
+
+
+def score_of(outputs: Outputs, *, several: bool) -> Score:
+    """The score of outputs: top-1 accuracy, or mean average precision where pictures have several labels."""
+    num = len(outputs.logits)
+    if not num:
+        return Score(0.0, float("nan"), 0)
+    loss = Classify(several=several).losses(outputs.logits, outputs.labels).double().mean().item()
+    if not bool(outputs.logits.isfinite().all()):
+        return Score(0.0, float("nan"), num)
+    if several:
+        return Score(mean_average_precision(outputs.logits, outputs.labels), loss, num)
+    hits = outputs.logits.argmax(dim=1) == outputs.labels
+    return Score(hits.double().mean().item(), loss, num)
+
+
+def mean_average_precision(logits: Float[Tensor, "n K"], labels: Float[Tensor, "n K"]) -> float:
+    """The mean over classes of the area under precision and recall; a class that never occurs is left out."""
+    from sklearn.metrics import average_precision_score
+
+    present = labels.any(dim=0)
+    if not bool(present.any()):
+        return 0.0
+    return float(average_precision_score(labels[:, present].numpy(), logits[:, present].numpy()))

@@ -1,0 +1,84 @@
+"""The loop: batch, loss, backward, clip, step; then, when due, show, judge and save.
+
+Everything that decides the next step is a function of the seed, the step's number and the checkpoint: the order and
+the pixels (data/chance.py), dropout (seeded anew for each step), the schedule, the guard's memory. So a run that was
+killed and goes on ends with the same bits as one that was not.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+
+from vitrail.data.loader import Batch
+from vitrail.train import optim
+from vitrail.train.interrupt import Interrupted, Stop
+from vitrail.train.schedule import rate
+from vitrail.train.state import Job, Progress, State
+
+SEEDS = 2**63
+STRIDE = 0x9E3779B97F4A7C15  # so that the seeds of neighbouring steps have nothing in common
+
+
+def train(job: Job) -> Progress:
+    """Train until the clock has run out, from the last checkpoint if there is one; the model ends as its best."""
+    state, settings = State(job), job.settings
+    batches, size = None, None
+    job.trained.train()
+    with Stop() as stop:
+        while (done := job.done(state.now.step)) < 1.0 and not state.tired:
+            if batches is None or job.size(done) != size:
+                size = job.size(done)
+                batches = job.train[size].batches(state.now.step)
+            batch = next(batches)
+            optim.set_rate(state.optimizers, state.now.brake * rate(settings.schedule, done, settings.warmup))
+            loss, norm, stopping = learn(job, batch, state.now.step, stop)
+            objection = state.guard.objection(loss, norm)
+            if objection is None:
+                state.take_step(loss)
+                state.show()
+                if state.due_to_judge:
+                    objection = state.judge()
+            if objection is not None:
+                state.go_back(objection, batch)
+                batches = None
+                continue
+            if stopping or (state.now.judged_step != state.now.step and state.due_to_save):
+                state.save()
+            if stopping:
+                raise Interrupted(state.now.step, job.run)
+    if state.now.judged_step != state.now.step:
+        objection = state.judge()
+        assert objection is None, objection
+    state.take_best()
+    state.close()
+    return state.now
+
+
+def learn(job: Job, batch: Batch, step: int, stop: Stop) -> tuple[float, float, bool]:
+    """Loss and gradients of a batch, in as many parts as fit in memory, over all processes.
+
+    Gives the mean loss, the norm of the gradient, and whether any process was asked to stop.
+    """
+    world, settings = job.world, job.settings
+    torch.manual_seed((settings.seed * STRIDE + step * world.size + world.rank) % SEEDS)
+    job.trained.zero_grad(set_to_none=True)
+    num, asked = world.add_up(float(len(batch.images)), float(stop.asked))
+    num_parts = settings.accumulate or 1
+    total = torch.zeros((), dtype=torch.float64, device=world.device)
+    images, labels = batch.images.to(world.device), batch.labels.to(world.device)
+    parts = list(zip(images.chunk(num_parts), labels.chunk(num_parts), strict=True))
+    for number, (pictures, targets) in enumerate(parts, start=1):
+        waits = number < len(parts) and hasattr(job.trained, "no_sync")
+        with job.trained.no_sync() if waits else nullcontext():  # type: ignore[operator]
+            with torch.autocast(world.device.type, torch.bfloat16, enabled=job.bfloat16):
+                losses = job.objective(job.trained, pictures, targets)
+            # Processes average their gradients, so each takes its pictures' share of all, times their number.
+            (losses.sum() * (world.size / max(num, 1.0))).backward()
+            total += losses.detach().double().sum()
+    (loss,) = world.add_up(total.item())
+    norm = nn.utils.clip_grad_norm_(job.trained.parameters(), settings.clip or float("inf"))
+    norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+    return loss / max(num, 1.0), norm.item(), asked > 0

@@ -1,0 +1,52 @@
+"""From scratch, on data too small for a plain Vision Transformer.
+
+    vitrail train cifar10.npz --recipe scratch --minutes 5
+
+CIFAR-10, two cores: see docs/training.md, which also has a table of what each ingredient is worth.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from pydantic import Field
+
+from vitrail.data.augment import Augment
+from vitrail.data.probe import probe
+from vitrail.data.table import Source
+from vitrail.train.optim import Kind
+from vitrail.train.settings import Settings, Share
+from vitrail.train.task import Outcome, Task
+
+
+class Spec(Settings):
+    """The loop's settings, with defaults for training from scratch."""
+
+    batch_size: int = Field(128, gt=0)
+    optimizer: Kind = "muon"
+    lr: float = Field(0.02, gt=0.0, allow_inf_nan=False)
+    weight_decay: float = Field(0.05, ge=0.0)
+    warmup: Share = 0.05
+    ema: Share = 0.99
+    label_smoothing: Share = 0.1
+    augment: Augment = Augment(crop="padded")
+
+
+# The smallest side of the pictures, and the model for it.
+SUGGESTED = {10: "vit_nano_conv2_8", 48: "vit_nano_conv4_32", 96: "vit_nano_conv8_64", 10**6: "vit_nano_conv16_128"}
+NUM_LOOKED_AT = 16
+
+
+def suggest(source: Source) -> str:
+    """A model for pictures of this size: small, with a convolutional stem, 16 to 64 tokens."""
+    sides = sorted(min(probe(picture).size) for picture in islice(iter(source), NUM_LOOKED_AT))
+    middle = sides[len(sides) // 2]
+    return next(name for side, name in SUGGESTED.items() if middle <= side)
+
+
+def train(task: Task) -> Outcome:
+    """Train the model that was asked for, or one that suits the pictures and the time."""
+    model = task.new_model(num_classes=len(task.sets.classes))
+    progress = task.fit(model)
+    val = task.outputs(model, task.sets.val, "Validating")
+    return Outcome(model, val, progress.step, (f"Trained from scratch for {progress.step:,} steps.",))

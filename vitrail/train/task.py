@@ -1,0 +1,211 @@
+"""A run as a recipe meets it: the pictures, the settings, the time, and what has been decided so far."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from vitrail.data.augment import Augment
+from vitrail.data.cache import PixelCache
+from vitrail.data.loader import Loader
+from vitrail.data.reader import form
+from vitrail.data.table import Source, Stream
+from vitrail.data.transform import Preprocess
+from vitrail.errors import DataError
+from vitrail.objective.classify import Classify, class_weights
+from vitrail.run.directory import check_room, write_config
+from vitrail.train import fit
+from vitrail.train.clock import Clock
+from vitrail.train.judge import Outputs, outputs_of
+from vitrail.train.loop import train as run_loop
+from vitrail.train.sets import Sets
+from vitrail.train.settings import Common, Settings
+from vitrail.train.state import Job, Progress
+from vitrail.train.view import View
+from vitrail.train.world import World, spread
+
+T = TypeVar("T")
+EVALUATION_BATCH = 64
+MEASURED = 32  # pictures on which a step is timed
+FORWARD_SPEED = 1.5  # of a float32 evaluation, as a multiple of the speed of training
+CLOSING = 2.0  # seconds for writing the artefact
+COPIES = 12  # of the weights on the disk: three checkpoints of weights, average and two moments
+
+
+class Outcome(NamedTuple):
+    """What a recipe ends with."""
+
+    model: Any
+    val: Outputs
+    steps: int
+    story: tuple[str, ...]
+
+
+@dataclass(kw_only=True)
+class Task:
+    """One run."""
+
+    run: Path
+    sets: Sets
+    settings: Common
+    new_model: Callable[..., Any]
+    """The model that was asked for, with fields of its specification changed; without arguments, as it is."""
+    has_weights: bool
+    view: View
+    world: World
+    shard: bool = False
+    config: dict[str, Any] = field(default_factory=dict)
+    started: float = field(default_factory=time.monotonic)
+
+    def decide(self, key: str, choose: Callable[[], T]) -> T:
+        """A choice that is made once for a run, by the leader, and kept in its config.yaml."""
+        chosen = self.config.setdefault("chosen", {})
+        if key not in chosen:
+            chosen[key] = self.world.share(choose() if self.world.leads else None)
+            if self.world.leads:
+                write_config(self.run, self.config)
+        return chosen[key]
+
+    def seconds_left(self) -> float | None:
+        """Of the minutes that the user has; None if the length is told otherwise."""
+        if self.settings.minutes is None:
+            return None
+        return self.settings.minutes * 60 - (time.monotonic() - self.started)
+
+    def objective(self) -> Classify:
+        """The loss that the settings ask for."""
+        settings = self.settings
+        weights = None
+        if settings.class_weights:
+            if isinstance(self.sets.train, Stream):
+                raise DataError("class weights need counted classes.", got="shards.", hint="class_weights=false.")
+            weights = class_weights(self.sets.counts)
+        return Classify(
+            several=self.sets.several, label_smoothing=getattr(settings, "label_smoothing", 0.0), weights=weights
+        )
+
+    def loader(self, source: Source, preprocess: Preprocess, *, training: bool = False, **fields: Any) -> Loader:
+        """Batches of a set, as the settings say."""
+        settings, world = self.settings, self.world
+        chosen: dict[str, Any] = {"batch_size": max(EVALUATION_BATCH // world.size, 1) * world.size}
+        if training:
+            assert isinstance(settings, Settings)
+            augment = settings.augment
+            step = world.size * (2 if augment.mixup or augment.cutmix else 1)
+            chosen = {
+                "batch_size": max(step, min(settings.batch_size, len(source)) // step * step),
+                "augment": augment,
+                "shuffle": True,
+                "drop_last": True,
+                "balanced": settings.balanced,
+                "cache": self._cache(source, preprocess, augment),
+            }
+        return Loader(
+            source=source,
+            preprocess=preprocess,
+            rank=world.rank,
+            world=world.size,
+            workers=settings.workers,
+            policy=settings.on_error,
+            **{"seed": settings.seed, **chosen, **fields},
+        )
+
+    def _cache(self, source: Source, preprocess: Preprocess, augment: Augment | None) -> PixelCache | None:
+        """Room for decoded pictures, where there is something to decode."""
+        encoded = isinstance(source, Stream) or isinstance(source[0].content(), bytes)
+        if not self.settings.cache_gb or not encoded:
+            return None
+        return PixelCache(form(preprocess, augment), limit_gb=self.settings.cache_gb, outside=source.root)
+
+    def outputs(self, model: Any, source: Source, label: str) -> Outputs:
+        """What the model says to all pictures of a set, in float32 as it will be used."""
+        return outputs_of(
+            model.to(self.world.device),
+            self.loader(source, model.preprocess),
+            self.world,
+            progress=lambda done, total: self.view.progress(label, done, total),
+        )
+
+    def fit(self, model: Any) -> Progress:
+        """Train a model by the loop, as the settings say, for the time that is left."""
+        settings, world, val = self.settings, self.world, self.sets.val
+        assert isinstance(settings, Settings)
+        if world.leads:
+            weights = sum(parameter.numel() * 4 for parameter in model.parameters())
+            check_room(self.run, COPIES * weights)
+        model.to(world.device, memory_format=torch.channels_last)
+        objective = self.objective().to(world.device)
+        loaders: dict[int | None, Loader] = {None: self.loader(self.sets.train, model.preprocess, training=True)}
+        if settings.small_size is not None and settings.small_until:
+            small = model.preprocess.override({"size": settings.small_size})
+            loaders[settings.small_size] = self.loader(self.sets.train, small, training=True)
+        plan = self.decide("fit", lambda: self._plan(model, objective, loaders[None]))
+        settings = settings.override({"accumulate": plan["accumulate"], "batch_size": loaders[None].batch_size})
+        trained = spread(model, world, shard=self.shard)
+        if plan["compile"]:
+            trained = torch.compile(trained)  # type: ignore[assignment]
+        clock = self._clock(loaders[None], plan)
+        self.view.say(plan["told"])
+        job = Job(
+            run=self.run,
+            model=model,
+            trained=trained,
+            objective=objective,
+            settings=settings,
+            train=loaders,
+            val=self.loader(val, model.preprocess, cache=self._cache(val, model.preprocess, None)),
+            clock=clock,
+            world=world,
+            view=self.view,
+            bfloat16=plan["bfloat16"],
+            metric="map" if self.sets.several else "top1",
+        )
+        progress = run_loop(job)
+        model.to(memory_format=torch.contiguous_format)
+        return progress
+
+    def _plan(self, model: Any, objective: Classify, loader: Loader) -> dict[str, Any]:
+        """Measure a few steps, and choose the number format and the parts of a batch."""
+        settings = self.settings
+        assert isinstance(settings, Settings)
+        batch = next(loader.batches())
+        images, labels = batch.images[:MEASURED], batch.labels[:MEASURED]
+
+        def cost_of(bfloat16: bool) -> fit.Cost:
+            return fit.measure(model, objective, images, labels, self.world, bfloat16=bfloat16)
+
+        if settings.precision == "auto":
+            bfloat16, cost = fit.choose_precision(cost_of, self.world)
+        else:
+            bfloat16 = settings.precision == "bfloat16"
+            cost = cost_of(bfloat16)
+        parts = settings.accumulate or fit.parts_that_fit(model, cost, loader.batch_size, self.world)
+        speed = cost.images_per_second * self.world.size
+        return {
+            "bfloat16": bfloat16,
+            "accumulate": parts,
+            "compile": settings.compile == "on",
+            "images_per_second": round(speed, 1),
+            "told": f"Training in {'bfloat16' if bfloat16 else 'float32'}, about {speed:,.0f} pictures a second"
+            + (f", each batch in {parts} parts" if parts > 1 else "")
+            + ".",
+        }
+
+    def _clock(self, loader: Loader, plan: dict[str, Any]) -> Clock:
+        settings = self.settings
+        assert isinstance(settings, Settings)
+        if settings.steps is not None:
+            return Clock(steps=settings.steps, seconds=None)
+        if settings.epochs is not None:
+            return Clock(steps=math.ceil(settings.epochs * loader.steps_per_epoch), seconds=None)
+        left = self.seconds_left()
+        assert left is not None, "a run has a length"
+        judged = len(self.sets.val) * 2 + (len(self.sets.test) if self.sets.test is not None else 0)
+        reserve = CLOSING + judged / (FORWARD_SPEED * plan["images_per_second"])
+        return Clock(steps=None, seconds=max(1.0, left - reserve))
