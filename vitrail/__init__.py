@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from vitrail.verbs.bench import bench
     from vitrail.verbs.check import check
     from vitrail.verbs.convert import convert, save_weights
+    from vitrail.verbs.demo import demo
     from vitrail.verbs.evaluate import evaluate
     from vitrail.verbs.models import models
-    from vitrail.verbs.train import train
+    from vitrail.verbs.train import find_lr, train
 
 __version__ = "0.1.0"
 __all__ = [
@@ -20,7 +21,9 @@ __all__ = [
     "check",
     "convert",
     "create_model",
+    "demo",
     "evaluate",
+    "find_lr",
     "list_models",
     "load",
     "models",
@@ -34,7 +37,9 @@ HOMES = {
     "bench": "vitrail.verbs.bench",
     "check": "vitrail.verbs.check",
     "convert": "vitrail.verbs.convert",
+    "demo": "vitrail.verbs.demo",
     "evaluate": "vitrail.verbs.evaluate",
+    "find_lr": "vitrail.verbs.train",
     "models": "vitrail.verbs.models",
     "save_weights": "vitrail.verbs.convert",
     "load": "vitrail.run.artefact",

@@ -43,13 +43,20 @@ def main() -> None:
     """Run the command line: 0 done, 2 the user's input was wrong, 1 our fault, 130 interrupted."""
     # Pillow's remarks on large pictures and damaged EXIF; what matters of them becomes an error of ours.
     warnings.filterwarnings("ignore", module=r"PIL\.")
+    # OpenMP's threads spin while they wait for each other. Where other programs want the cores too, that makes training
+    # a hundred times slower; sleeping costs next to nothing (benchmarks/waiting.py). Read when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         code = build_app()(standalone_mode=False)
         sys.stdout.flush()  # a full disk or a closed pipe shows here, not in the interpreter's last breath
     except VitrailError as error:
         print(error, file=sys.stderr)
         code = 2
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, typer.Abort) as stop:
+        # A run that was saved says so, and how to go on; Typer wraps it.
+        said = str(stop) or str(stop.__cause__ or stop.__context__ or "")
+        if said:
+            print(said, file=sys.stderr)
         code = INTERRUPTED
     except BrokenPipeError:
         code = _give_up(CLOSED_PIPE)

@@ -20,7 +20,34 @@ HEADS = ("head.", "head_dist.")
 ChannelRule = Literal["sum", "mean"]
 # Sides of square pictures that models are trained on; a table's grid is looked up here, never guessed from a root.
 COMMON_SIDES = (
-    *(28, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256, 288, 320, 336, 352, 378, 384),
+    *(
+        8,
+        16,
+        20,
+        24,
+        28,
+        32,
+        48,
+        64,
+        80,
+        96,
+        112,
+        128,
+        144,
+        160,
+        176,
+        192,
+        208,
+        224,
+        240,
+        256,
+        288,
+        320,
+        336,
+        352,
+        378,
+        384,
+    ),
     *(392, 416, 448, 480, 512, 518, 560, 576, 640, 672, 768, 896, 1024),
 )
 

@@ -82,6 +82,16 @@ def _pages() -> dict[str, dict[str, Any]]:
     }
 
 
+def timm_name(name: str, spec: Any) -> str:
+    """The architecture by which timm builds a model: its own name if timm has it, else that of one of the same form.
+
+    Sizes, patches and pooling of the latter are told by arguments.
+    """
+    if getattr(getattr(spec, "stem", None), "name", "") != "patch" or (name in _checkpoints() and "_mu_" not in name):
+        return name
+    return "deit_base_distilled_patch16_224" if spec.distilled else "vit_base_patch16_224"
+
+
 def spec_named(name: str) -> Any:
     """The specification of a model by any of its names, or an error that lists the nearest."""
     for family in plug.entries(MODELS):

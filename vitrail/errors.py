@@ -55,7 +55,7 @@ def shown(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def brief(error: Exception) -> str:
+def brief(error: BaseException) -> str:
     """What another library's exception says, on one short line that ends in a full stop."""
     return (" ".join(str(error).split())[:160].rstrip(".") or type(error).__name__) + "."
 

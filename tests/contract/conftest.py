@@ -1,12 +1,16 @@
-"""Shared by the contracts of data: bad data is refused, if need be in a process of its own."""
+"""Shared by the contracts: bad data is refused, if need be in a process of its own, and others are there to kill."""
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.contract.disturbed import Bench
+from tests.contract.forked import Forge
 from tests.contract.reading import Child, Refuse, fingerprint, read
 from vitrail.errors import DataError
 
@@ -32,3 +36,32 @@ def child() -> Iterator[Child]:
     one = Child()
     yield one
     one.stop()
+
+
+@pytest.fixture(scope="session")
+def swift_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder in memory, where bringing files to the disk takes no time; on a disk where there is none."""
+    memory = Path("/dev/shm")
+    place = Path(tempfile.mkdtemp(dir=memory)) if memory.is_dir() else tmp_path_factory.mktemp("swift")
+    yield place
+    shutil.rmtree(place)
+
+
+@pytest.fixture
+def swift_path(swift_folder: Path) -> Path:
+    """An empty folder in it."""
+    return Path(tempfile.mkdtemp(dir=swift_folder))
+
+
+@pytest.fixture(scope="session")
+def forge() -> Iterator[Forge]:
+    """A process whose forks may be killed."""
+    one = Forge()
+    yield one
+    one.stop()
+
+
+@pytest.fixture(scope="session")
+def bench(swift_folder: Path, forge: Forge) -> Bench:
+    """Where runs are disturbed."""
+    return Bench(Path(tempfile.mkdtemp(dir=swift_folder)), forge)

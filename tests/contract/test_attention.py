@@ -8,7 +8,7 @@ import torch
 from tests.conftest import fill
 from vitrail import plug
 from vitrail.errors import SpecError
-from vitrail.nn.attention.full import Attention, CrossAttention
+from vitrail.nn.attention.full import Attention, CrossAttention, attend
 from vitrail.tokens import Layout, Tokens
 
 ENTRIES = plug.entries("vitrail.nn.attention")
@@ -74,3 +74,25 @@ def test_heads_must_divide_the_width() -> None:
         Attention(width=192, heads=5)
     assert "heads=5, width=192" in str(caught.value)
     assert "3, 4, 6" in str(caught.value)
+
+
+@pytest.mark.parametrize("num_tokens", [5, 64])
+def test_training_in_bfloat16_computes_the_same_attention(num_tokens: int) -> None:
+    """On a CPU the products are written out then; the gradients are those of the fused kernel, rounded."""
+    inputs = [torch.randn(2, 3, num_tokens, 8, requires_grad=True) for _ in range(3)]
+    shorter = [tensor.detach().bfloat16().requires_grad_() for tensor in inputs]
+    weight = torch.randn(2, 3, num_tokens, 8)
+    (attend(*inputs) * weight).sum().backward()
+    made = attend(*shorter)
+    assert made.grad_fn is not None
+    assert "Softmax" not in made.grad_fn.name()
+    assert "Attention" not in made.grad_fn.name()
+    (made * weight).sum().backward()
+    assert (made - attend(*inputs)).abs().max() < 0.05
+    for exact, rounded in zip(inputs, shorter, strict=True):
+        assert exact.grad is not None
+        assert rounded.grad is not None
+        assert (exact.grad - rounded.grad).abs().max() < 0.1
+    with torch.no_grad():
+        fused = attend(*shorter)
+    assert (made - fused).abs().max() < 0.05

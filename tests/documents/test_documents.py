@@ -106,6 +106,14 @@ def test_every_field_of_the_data_is_documented() -> None:
             assert re.search(rf"`{field}`", page), f"{spec.__name__}: {field}"
 
 
+def test_every_setting_is_documented() -> None:
+    page = (ROOT / "docs" / "training.md").read_text()
+    for name in plug.entries("vitrail.train.recipe"):
+        recipe = plug.load("vitrail.train.recipe", name)
+        for field in recipe.Spec.model_fields if hasattr(recipe, "Spec") else ():
+            assert f"`{field}`" in page or field == "augment", f"{name}: {field}"
+
+
 def test_every_error_is_documented() -> None:
     for name, value in vars(errors).items():
         if isinstance(value, type) and issubclass(value, VitrailError):
@@ -150,12 +158,26 @@ def test_no_torch_for_help(workplace: Path) -> None:
             "UnknownNameError: no data has this name",
         ),
         (["evaluate", "B_16", "photos", "--weights", "model.safetensors"], "not those of vit_base_patch16_224"),
-        (["evaluate", "B_16", "photos"], "Missing option '--weights'"),
+        (["evaluate", "B_16", "photos"], "WeightsError: B_16 has no weights by itself"),
         (["evaluate", "B_16", "photos", "--weights", ""], "WeightsError: there is no file ''"),
         (["evaluate", "B_16", "", "--weights", "model.safetensors"], "DataError: the data has no name"),
         (["convert", "model.safetensors", "--to", "hf", "--out", "photos/2/a.jpg"], "a.jpg cannot be read or written"),
         (["convert", "model.safetensors", "--to", "hf", "--out", "photos/2/a.jpg/x"], "cannot be read or written"),
         (["convert", "model.safetensors", "--to", "hf", "--out", "/proc/x.bin"], "/proc/x.bin cannot be written"),
+        (["train", "digits", "epochs=-1"], "SpecError: epochs: input should be greater than 0"),
+        (["train", "digits", "lr=nan"], "SpecError: lr: input should be a valid number"),
+        (["train", "digits", "lr=1e-3"], "Try lr=0.001, without quotes and with a dot"),
+        (["train", "digits", "lrr=0.1"], "SpecError: there is no field 'lrr'"),
+        (["train", "digits", "model.heads=5"], "SpecError: heads must divide width"),
+        (["train", "digits", "model.image_size=9"], "ShapeError: the patch must divide the image size"),
+        (["train", "digits", "--recipe", "magic"], "UnknownNameError: no recipe has this name"),
+        (["train", "digits", "--minutes", "-1"], "SpecError: minutes: input should be greater than 0"),
+        (["train", "digits", "--run", "photos"], "RunError: photos is no run and not empty"),
+        (["train", "digits", "--run", "/proc/run"], "RunError: /proc/run cannot be written"),
+        (["train", "photos"], "DataError: each class needs 2 training pictures at least"),
+        (["train", "pets", "--run", "pets/run"], "RunError: the run would lie inside the data"),
+        (["train", "digits", "--model", "B_16", "--weights", "model.safetensors"], "not those of vit_base_patch16_224"),
+        (["evaluate", "photos", "pets"], "WeightsError: photos has no weights by itself"),
         (["models", "--nonsense"], "No such option"),
         (["check", "photoz"], "UnknownNameError: no data has this name"),
         (["check", "photos/nowhere"], "DataError: there is nothing at photos/nowhere"),

@@ -5,33 +5,34 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from vitrail.console import DataDirOption, JsonFlag, QuietFlag, print_json
 from vitrail.live import duration, live_view
 
+DataArgument = Annotated[
+    str, typer.Argument(metavar="DATA", help="A folder, zip, table, array file, shards, or a known name.")
+]
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Settings of the recipe (lr=0.0003) or the model (model.depth=6)."),
+]
+ModelOption = Annotated[str | None, typer.Option(help="A name of the catalogue; told by the weights if not given.")]
+WeightsOption = Annotated[str | None, typer.Option(help="To start from: a weight file, a run, or a name on the hub.")]
+MinutesOption = Annotated[float | None, typer.Option(help="The time for all of it; 10 if no length is given.")]
+RunOption = Annotated[Path | None, typer.Option(help="The directory of the run; runs/DATA-RECIPE if not given.")]
+
 
 def command(
-    data: Annotated[
-        str, typer.Argument(metavar="DATA", help="A folder, zip, table, array file, shards, or a known name.")
-    ],
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]...", help="Settings of the recipe (lr=3e-4) or of the model (model.depth=6)."
-        ),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="A name of the catalogue; told by the weights if not given.")
-    ] = None,
-    weights: Annotated[
-        str | None, typer.Option(help="What to start from: a weight file, a run, or a name on the hub.")
-    ] = None,
+    data: DataArgument,
+    settings: Words = None,
+    model: ModelOption = None,
+    weights: WeightsOption = None,
     recipe: Annotated[str, typer.Option(help="auto, probe, finetune or scratch.")] = "auto",
-    minutes: Annotated[float | None, typer.Option(help="The time for all of it; 10 if no length is given.")] = None,
-    run: Annotated[Path | None, typer.Option(help="The directory of the run; runs/DATA-RECIPE if not given.")] = None,
+    minutes: MinutesOption = None,
+    run: RunOption = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same run.")] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="One batch through everything, and a forecast.")] = False,
     find_lr: Annotated[bool, typer.Option("--find-lr", help="Try learning rates and tell which suits.")] = False,
@@ -44,28 +45,54 @@ def command(
 
     Ctrl-C saves and stops; the same command again goes on.
     """
+    from vitrail.train.world import leads
+    from vitrail.verbs.train import find_lr as find
     from vitrail.verbs.train import train
 
-    with live_view(quiet=quiet) as view:
-        result = train(
-            data,
-            model=model,
-            weights=weights,
-            recipe=recipe,
-            minutes=minutes,
-            run=run,
-            settings=settings or [],
-            seed=seed,
-            shard=shard,
-            data_dir=data_dir,
-            command=shlex.join(["vitrail", *sys.argv[1:]]),
-            view=view,
+    told: dict[str, Any] = {
+        "model": model,
+        "weights": weights,
+        "recipe": recipe,
+        "settings": settings or [],
+        "seed": seed,
+    }
+    with live_view(quiet=quiet or not leads()) as view:
+        result: Any = (
+            find(data, **told, data_dir=data_dir, view=view)
+            if find_lr
+            else train(
+                data,
+                **told,
+                minutes=minutes,
+                run=run,
+                dry_run=dry_run,
+                shard=shard,
+                data_dir=data_dir,
+                command=shlex.join(["vitrail", *sys.argv[1:]]),
+                view=view,
+            )
         )
+    if not leads():  # one of several processes under torchrun, of which the first tells the result
+        return
     if as_json:
         print_json(result._asdict())
-        return
+    elif find_lr:
+        _print_rates(result)
+    else:
+        _print_result(result, scores=not dry_run)
+
+
+def _print_rates(rates: Any) -> None:
+    for rate, loss in rates.tried[:: max(1, len(rates.tried) // 20)]:
+        print(f"lr={rate:<10.2e} loss {loss:.3f}")
+    print(f"Try lr={rates.lr:.1e}")
+
+
+def _print_result(result: Any, *, scores: bool) -> None:
     for line in result.story:
         print(line)
+    if not scores:
+        return
     for split, score in (("validation", result.val), ("test", result.test)):
         if score:
             name = "accuracy" if "top1" in score else "mean average precision"

@@ -54,7 +54,7 @@ def _write_configs(path: Path, model: Any, classes: Sequence[str]) -> list[str]:
     opened_by = ["vitrail"]
     try:
         timm.write(model.state_dict(), facts)
-        config = timm.beside(facts, model.name, model.preprocess)["config.json"]
+        config = timm.beside(facts, catalogue.timm_name(model.name, model.spec), model.preprocess)["config.json"]
         opened_by += ["timm", "transformers"] if facts.get("stem", {"name": "patch"})["name"] != "conv" else []
     except WeightsError:  # a form of model that timm does not have
         config = {"architecture": model.name, "num_classes": facts["num_classes"]}

@@ -20,10 +20,17 @@ import yaml
 from filelock import FileLock, Timeout
 
 from vitrail.errors import RunError, brief
-from vitrail.files import write_text
+from vitrail.files import clean, write_text
 
 CONFIG, RESULT, METRICS, TIMING, LOCK = "config.yaml", "result.json", "metrics.jsonl", "timing.jsonl", ".lock"
 CHECKPOINTS = "checkpoints"
+REPLACED = (
+    *(CONFIG, RESULT, "model.safetensors", "config.json", "preprocessor_config.json"),
+    *("labels.json", "golden.safetensors", "README.md"),
+)
+LONGEST = 2**16  # bytes of a line
+MORE_ROOM = "more room on the disk, then the same command again: it goes on from the last checkpoint."
+SHOWN = 3  # differences that are named
 SMALLEST = 64 * 2**20  # bytes that must be free before a run begins
 
 
@@ -35,6 +42,7 @@ def claim(path: Path) -> Iterator[None]:
         path.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path / LOCK)
         lock.acquire(timeout=0)
+        clean(path, REPLACED)
     except Timeout:
         raise RunError(
             f"{path} is in use by another process.", got="its lock taken.", hint="waiting for it, or another --run."
@@ -88,13 +96,23 @@ def stored_config(path: Path) -> dict[str, Any] | None:
 
 def check_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse to go on with a run that was asked for in other words: nothing is overwritten by mistake."""
-    for key in sorted(before.keys() | now.keys()):
-        if before.get(key) != now.get(key):
-            raise RunError(
-                f"{path} holds another run.",
-                got=f"{key}: {now.get(key)!r} now, {before.get(key)!r} then.",
-                hint="--run with another folder, or the same words as then to go on with it.",
-            )
+    then_all, now_all = _flat(before), _flat(now)
+    changed = [key for key in sorted(then_all.keys() | now_all.keys()) if then_all.get(key) != now_all.get(key)]
+    if changed:
+        told = (f"{key} {now_all.get(key)!r} now, {then_all.get(key)!r} then" for key in changed[:SHOWN])
+        raise RunError(
+            f"{path} holds another run.",
+            got="; ".join(told) + ("." if len(changed) <= SHOWN else f"; and {len(changed) - SHOWN} more."),
+            hint="--run with another folder, or the same words as then to go on with it.",
+        )
+
+
+def _flat(asked: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested fields under names with dots, so that one that differs is named and not all of them."""
+    flat: dict[str, Any] = {}
+    for key, value in asked.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
 
 
 def write_config(path: Path, config: Mapping[str, Any]) -> None:
@@ -116,35 +134,48 @@ def read_result(path: Path) -> dict[str, Any] | None:
 
 
 class Lines:
-    """A file of JSON lines that can be cut back to where a checkpoint was made."""
+    """A file of JSON lines, each there once it is added, that can be cut back to where a checkpoint was made."""
 
     def __init__(self, path: Path, num_bytes: int | None = 0) -> None:
+        """`num_bytes` of it are kept; if that is None, all lines that are whole."""
         self.path = path
-        try:
-            self.file = path.open("a+b")
-            if num_bytes is not None:
-                self.file.truncate(num_bytes)
-            self.file.seek(0, os.SEEK_END)
-        except OSError as error:
-            raise RunError(f"{path} cannot be written.", got=brief(error), hint="another --run.") from None
+        with self._told():
+            self.file = path.open("a+b", buffering=0)
+            self.cut(self._whole() if num_bytes is None else num_bytes)
 
     def add(self, **record: Any) -> None:
         """One more line; JSON has no NaN, so what is not finite is told as null."""
         told = {key: value if value == value and abs(value) != float("inf") else None for key, value in record.items()}  # noqa: PLR0124
-        self.file.write((json.dumps(told) + "\n").encode())
+        waiting = memoryview((json.dumps(told) + "\n").encode())
+        with self._told():
+            while waiting:
+                waiting = waiting[self.file.write(waiting) :]
 
     def sync(self) -> int:
         """Bring the lines to the disk, and tell how long the file is."""
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        return self.file.tell()
+        with self._told():
+            os.fsync(self.file.fileno())
+            return self.file.seek(0, os.SEEK_END)
 
     def cut(self, num_bytes: int) -> None:
         """Forget the lines after a checkpoint that is gone back to."""
-        self.file.flush()
-        self.file.truncate(num_bytes)
-        self.file.seek(0, os.SEEK_END)
+        with self._told():
+            # A file that somebody took away is shorter, and is not to be filled with zeros.
+            self.file.truncate(min(num_bytes, self.file.seek(0, os.SEEK_END)))
 
     def close(self) -> None:
         """Let go of the file."""
         self.file.close()
+
+    def _whole(self) -> int:
+        """The length without a last line that a kill cut short."""
+        end = self.file.seek(0, os.SEEK_END)
+        begin = self.file.seek(max(0, end - LONGEST))
+        return begin + self.file.read(LONGEST).rfind(b"\n") + 1
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be written.", got=brief(error), hint=MORE_ROOM) from None

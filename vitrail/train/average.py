@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from vitrail.train import shard
+
 
 class Average:
     """The average of a model's parameters; young averages forget faster, so that the first steps do not linger."""
@@ -39,7 +41,7 @@ class Average:
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Go on from averages that were stored."""
-        _copy([tensors[name] for name in self.names], self.averages)
+        shard.fill(self.tensors(), tensors)
 
 
 @torch.no_grad()

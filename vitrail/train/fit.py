@@ -74,21 +74,25 @@ def choose_precision(cost_of: Callable[[bool], Cost], world: World) -> tuple[boo
     return (True, short) if short.images_per_second > PAYS * plain.images_per_second else (False, plain)
 
 
+def needed_bytes(model: nn.Module, cost: Cost, num_images: float) -> float:
+    """The memory of weights, gradients and moments, and of so many pictures on their way."""
+    weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    return ADAM_COPIES * weights + num_images * cost.bytes_per_image
+
+
 def parts_that_fit(model: nn.Module, cost: Cost, batch_size: int, world: World) -> int:
     """In how many parts a batch must be taken so that it fits in memory, a power of two."""
-    weights = ADAM_COPIES * sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     if world.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(world.device)
     else:
-        free = psutil.virtual_memory().available
-    room = free * MEMORY_SHARE - weights
+        free = psutil.virtual_memory().available / world.local_size
     mine, num_parts = batch_size // world.size, 1
-    while mine / num_parts * cost.bytes_per_image > room:
+    while needed_bytes(model, cost, mine / num_parts) > free * MEMORY_SHARE:
         num_parts *= 2
         if num_parts > mine:
             raise TrainError(
                 "a single picture does not fit in memory.",
-                got=f"{free / 2**30:.1f} GiB free, {weights / 2**30:.1f} of them for the weights and their optimizer.",
+                got=f"{free / 2**30:.1f} GiB free, {needed_bytes(model, cost, 1) / 2**30:.1f} needed.",
                 hint="a smaller --model, or model.image_size=.",
             )
     return num_parts

@@ -42,22 +42,23 @@ class Score(NamedTuple):
 def outputs_of(
     model: nn.Module, loader: Loader, world: World, *, bfloat16: bool = False, progress: Progress | None = None
 ) -> Outputs:
-    """The model's outputs for all pictures of a loader, on the leader; on other ranks those of their own part."""
+    """The model's outputs for all pictures of a loader, the same on every process."""
     was_training = model.training
     model.eval()
     rows, labels, indices = [], [], []
     num_seen = 0
-    with torch.inference_mode(), torch.autocast(world.device.type, torch.bfloat16, enabled=bfloat16):
+    # Not in inference mode: what FSDP2 puts together there could not be trained on afterwards.
+    with torch.no_grad(), torch.autocast(world.device.type, torch.bfloat16, enabled=bfloat16):
         for batch in loader.epoch():
-            if len(batch.images):
+            if len(batch.images) or world.size > 1:  # with an empty part too: parts of a model work in step
                 rows.append(model(batch.images.to(world.device)).float().cpu())
                 labels.append(batch.labels)
                 indices.append(batch.indices)
             num_seen += len(batch.images)
             if progress is not None:
-                progress(num_seen, len(loader.source))
+                progress(min(num_seen * world.size, len(loader.source)), len(loader.source))
     model.train(was_training)
-    parts = world.gather((rows, labels, indices)) or [(rows, labels, indices)]
+    parts = world.gather((rows, labels, indices))
     logits, targets, places = (
         torch.cat([tensor for part in parts for tensor in part[column]])
         if any(part[column] for part in parts)

@@ -7,7 +7,7 @@ killed and goes on ends with the same bits as one that was not.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 
 import torch
 from torch import nn
@@ -24,36 +24,34 @@ STRIDE = 0x9E3779B97F4A7C15  # so that the seeds of neighbouring steps have noth
 
 def train(job: Job) -> Progress:
     """Train until the clock has run out, from the last checkpoint if there is one; the model ends as its best."""
-    state, settings = State(job), job.settings
+    settings = job.settings
     batches, size = None, None
     job.trained.train()
-    with Stop() as stop:
-        while (done := job.done(state.now.step)) < 1.0 and not state.tired:
-            if batches is None or job.size(done) != size:
-                size = job.size(done)
-                batches = job.train[size].batches(state.now.step)
-            batch = next(batches)
-            optim.set_rate(state.optimizers, state.now.brake * rate(settings.schedule, done, settings.warmup))
-            loss, norm, stopping = learn(job, batch, state.now.step, stop)
-            objection = state.guard.objection(loss, norm)
-            if objection is None:
-                state.take_step(loss)
-                state.show()
-                if state.due_to_judge:
-                    objection = state.judge()
-            if objection is not None:
-                state.go_back(objection, batch)
-                batches = None
-                continue
-            if stopping or (state.now.judged_step != state.now.step and state.due_to_save):
-                state.save()
-            if stopping:
-                raise Interrupted(state.now.step, job.run)
-    if state.now.judged_step != state.now.step:
-        objection = state.judge()
-        assert objection is None, objection
-    state.take_best()
-    state.close()
+    with closing(State(job)) as state:
+        with Stop() as stop:
+            while (done := job.done(state.now.step)) < 1.0 and not state.tired:
+                if batches is None or job.size(done) != size:
+                    size = job.size(done)
+                    batches = job.train[size].batches(state.now.step)
+                step, batch = state.now.step, next(batches)
+                optim.set_rate(state.optimizers, state.now.brake * rate(settings.schedule, done, settings.warmup))
+                loss, norm, stopping = learn(job, batch, step, stop)
+                objection = state.guard.objection(loss, norm)
+                if objection is None:
+                    state.take_step(loss)
+                    state.show()
+                    if state.due_to_judge:
+                        objection = state.judge()
+                if objection is None and (stopping or state.due_to_save):
+                    objection = state.save()
+                if objection is not None:
+                    state.go_back(objection, step + 1, batch)
+                    batches = None
+                elif stopping:
+                    interrupted = Interrupted(state.now.step, job.run)
+                    job.view.say(str(interrupted))  # Typer swallows what an interrupt says
+                    raise interrupted
+        state.finish()
     return state.now
 
 
@@ -69,7 +67,8 @@ def learn(job: Job, batch: Batch, step: int, stop: Stop) -> tuple[float, float, 
     num_parts = settings.accumulate or 1
     total = torch.zeros((), dtype=torch.float64, device=world.device)
     images, labels = batch.images.to(world.device), batch.labels.to(world.device)
-    parts = list(zip(images.chunk(num_parts), labels.chunk(num_parts), strict=True))
+    # As many parts on every process, also where one has fewer pictures: parts of a model work in step.
+    parts = list(zip(images.tensor_split(num_parts), labels.tensor_split(num_parts), strict=True))
     for number, (pictures, targets) in enumerate(parts, start=1):
         waits = number < len(parts) and hasattr(job.trained, "no_sync")
         with job.trained.no_sync() if waits else nullcontext():  # type: ignore[operator]

@@ -49,11 +49,12 @@ class Muon(torch.optim.Optimizer):
                     state["momentum_buffer"] = torch.zeros_like(parameter)
                 momentum = state["momentum_buffer"].mul_(MOMENTUM["muon"]).add_(parameter.grad)
                 nesterov = parameter.grad.add(momentum, alpha=MOMENTUM["muon"])
-                matrix = nesterov.flatten(1)
+                matrix = shard.whole(nesterov).flatten(1)
                 # A tall matrix has more to give: its step is as large in each output as a square one's.
                 scale = max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5
                 parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
-                parameter.add_(orthogonal(matrix).view_as(nesterov), alpha=-group["lr"] * scale)
+                step = orthogonal(matrix).view(parameter.shape)
+                parameter.add_(shard.like(step, parameter), alpha=-group["lr"] * scale)
         return None
 
 

@@ -15,6 +15,7 @@ from vitrail.data.table import Source, Stream, Table
 from vitrail.errors import DataError
 from vitrail.train.settings import Common
 from vitrail.train.view import View
+from vitrail.train.world import World
 
 LEAST = 2  # pictures of a class
 
@@ -29,6 +30,8 @@ class Sets(NamedTuple):
     several: bool
     """Whether a picture may have several labels."""
     story: str
+    whole: Source | None = None
+    """All training pictures, where some of them were held out for validation."""
 
     @property
     def counts(self) -> Int64[Tensor, " K"]:
@@ -37,7 +40,7 @@ class Sets(NamedTuple):
         return torch.from_numpy(np.bincount(self.train.labels, minlength=len(self.classes)))
 
 
-def make_sets(source: Source, settings: Common, view: View, *, hold: bool = True) -> Sets:
+def make_sets(source: Source, settings: Common, view: View, world: World, *, hold: bool = True) -> Sets:
     """The splits that the data has; where there is none for validation, one is held out of the training pictures."""
     names = source.split_names
     if names and "train" not in names:
@@ -58,11 +61,13 @@ def make_sets(source: Source, settings: Common, view: View, *, hold: bool = True
         return Sets(
             train, train, test, source.classes, several, "Validated by cross-validation on the training pictures."
         )
-    held = hold_out(
-        train,
-        share=settings.val_share,
-        seed=settings.seed,
-        progress=lambda done, total: view.progress("Looking for duplicates", done, total),
+    held = world.lead(
+        lambda: hold_out(
+            train,
+            share=settings.val_share,
+            seed=settings.seed,
+            progress=lambda done, total: view.progress("Looking for duplicates", done, total),
+        )
     )
     if not len(held.held):
         raise DataError("there are too few pictures to hold any out.", got=f"{len(train)}.", hint="more pictures.")
@@ -71,7 +76,7 @@ def make_sets(source: Source, settings: Common, view: View, *, hold: bool = True
         f"{len(held.held):,} of {len(train):,} training pictures were held out for validation, the same share of each "
         f"class{kinds}."
     )
-    return Sets(train.only(held.kept), train.only(held.held), test, source.classes, several, story)
+    return Sets(train.only(held.kept), train.only(held.held), test, source.classes, several, story, train)
 
 
 def check_classes(train: Source, *, several: bool) -> None:

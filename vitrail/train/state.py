@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from vitrail.data.loader import Batch, Loader
-from vitrail.errors import TrainError
+from vitrail.errors import RunError, TrainError
 from vitrail.objective.classify import Classify
 from vitrail.run import checkpoint as kept
 from vitrail.run.checkpoint import Checkpoint
@@ -22,6 +22,7 @@ from vitrail.train.clock import Clock
 from vitrail.train.events import Events
 from vitrail.train.guard import Guard
 from vitrail.train.judge import Score, outputs_of, score_of
+from vitrail.train.saved import Saved
 from vitrail.train.settings import Settings
 from vitrail.train.view import Moment, View
 from vitrail.train.world import World
@@ -33,6 +34,7 @@ NUM_EVALUATIONS = 10  # in a run, if not told
 EVALUATION_SHARE = 0.05  # of the time, at most
 LOG_EVERY = 20  # steps
 SHOWN_FILES = 3
+NOT_FINITE = "the weights or what the optimizer remembers are not finite"
 
 
 @dataclass(kw_only=True)
@@ -73,6 +75,8 @@ class Progress:
     step: int = 0
     best: tuple[float, float, int] | None = None
     best_step: int = 0
+    best_before: int = 0
+    """The step that was the best when the checkpoint before was made."""
     judged_step: int = -1
     stale: int = 0
     returns: int = 0
@@ -101,8 +105,9 @@ class State:
             layer_decay=settings.layer_decay,
         )
         self.average = Average(job.model, settings.ema) if settings.ema else None
-        found = kept.newest(self.folder) if job.world.leads and self.folder.is_dir() else None
-        found = job.world.share(found)
+        self.saved_step, self.gone_back_to = -1, -1
+        self.saved = Saved(self.folder, job.model, job.world)
+        found = self.saved.newest()
         if found is not None:
             self._restore(found[1])
             job.clock.go_back(self.now.seconds)
@@ -113,8 +118,9 @@ class State:
         self.evaluation_seconds = 0.0
         self.saved_at = self.shown_at = time.monotonic()
         self.shown_step = self.now.step
-        if found is None:  # so that there is something to go back to, whatever happens
-            self.save()
+        # A first checkpoint, so that there is something to go back to, whatever happens.
+        if found is None and self.save() is not None:
+            raise TrainError("the model begins with weights that are not finite.", hint="other --weights.")
 
     def take_step(self, loss: float) -> None:
         """Move the weights."""
@@ -130,7 +136,7 @@ class State:
         """Tell how things stand, now and then, and write a line of metrics every twenty steps."""
         now, job = self.now, self.job
         if now.step % LOG_EVERY == 0:
-            self._write(loss=self._mean_loss(), lr=self.lr)
+            self._write(**self._mean_loss(), lr=self.lr)
         seconds = time.monotonic() - self.shown_at
         if seconds < 0.5 and now.step > 1:
             return
@@ -161,8 +167,10 @@ class State:
 
     @property
     def due_to_judge(self) -> bool:
-        """Whether it is time to look at the validation pictures; the end is judged by itself."""
+        """Whether it is time to look at the validation pictures: now and then, and at the end."""
         settings, clock = self.job.settings, self.job.clock
+        if self.job.done(self.now.step) >= 1.0:
+            return True
         if settings.eval_every is not None:
             return self.now.step % settings.eval_every == 0
         if clock.steps is not None:
@@ -176,6 +184,8 @@ class State:
     def due_to_save(self) -> bool:
         """Whether it is time for a checkpoint besides those of evaluations."""
         every = self.job.settings.save_every
+        if self.saved_step == self.now.step:
+            return False
         if every is not None and self.now.step % every == 0:
             return True
         return self.job.world.agree(time.monotonic() - self.saved_at > SAVE_SECONDS)
@@ -183,6 +193,8 @@ class State:
     def judge(self) -> str | None:
         """Look at the validation pictures and save; gives an objection instead if the model is broken."""
         job, now, began = self.job, self.now, time.monotonic()
+        if not self._finite(self._parts()):
+            return NOT_FINITE
         if self.average is not None:
             with self.average.applied():
                 outputs = outputs_of(job.trained, job.val, job.world, bfloat16=job.bfloat16)
@@ -191,68 +203,84 @@ class State:
         score: Score = job.world.share(score_of(outputs, several=job.objective.several) if job.world.leads else None)
         if not math.isfinite(score.loss):
             return "the loss on the validation pictures is not finite"
-        now.judged_step = now.step
+        again, now.judged_step = now.judged_step == now.step, now.step
         if score.better_than(None if now.best is None else Score(*now.best)):
             now.best, now.best_step, now.stale = (score.value, score.loss, score.n), now.step, 0
         else:
             now.stale += 1
         assert now.best is not None
-        self._write(loss=self._mean_loss(), lr=self.lr, val_loss=score.loss, **{f"val_{job.metric}": score.value})
+        if not again:
+            self._write(**self._mean_loss(), lr=self.lr, val_loss=score.loss, **{f"val_{job.metric}": score.value})
         job.view.judged(now.step, score.value, now.best[0], job.metric)
         self.evaluation_seconds = time.monotonic() - began
         now.judged_seconds = job.clock.elapsed
-        self.save()
+        return self.save()
+
+    def save(self) -> str | None:
+        """A checkpoint of this moment, older ones but the best taken away; an objection instead if it is not finite."""
+        now, job = self.now, self.job
+        now.guard, now.seconds = self.guard.memory, job.clock.elapsed
+        name, parts = kept.step_name(now.step), self._parts()
+        if not self._finite(parts):
+            return NOT_FINITE
+        if self.saved_step != now.step:
+            now.metrics_bytes = 0 if self.metrics is None else self.metrics.sync()
+            self.saved.save(name, parts, asdict(now))
+            self.saved_at = time.monotonic()
+            self._tidy()
+        if job.world.leads and now.best_step == now.step and now.best is not None:
+            kept.point(self.folder, kept.BEST, name)
         return None
 
-    def save(self) -> None:
-        """A checkpoint of this moment; older ones but the best are taken away."""
-        now, world = self.now, self.job.world
-        now.guard, now.seconds = self.guard.memory, self.job.clock.elapsed
-        parts = {
-            "model": shard.whole(self.job.model.state_dict()),
-            "optimizer": shard.whole(optim.read_state(self.optimizers, self.job.model)),
-            **({} if self.average is None else {"ema": shard.whole(self.average.tensors())}),
-        }
-        if world.leads:
-            assert self.metrics is not None
-            now.metrics_bytes = self.metrics.sync()
-            name = kept.step_name(now.step)
-            kept.save(self.folder, name, Checkpoint(parts, asdict(now)))
-            if now.best_step == now.step and now.best is not None:
-                kept.point(self.folder, kept.BEST, name)
-            kept.prune(self.folder, {kept.pointed(self.folder, kept.BEST) or ""})
-        self.saved_at = time.monotonic()
+    def go_back(self, objection: str, step: int, batch: Batch) -> None:
+        """To the last good checkpoint, with a smaller learning rate; after the third time, the run ends.
 
-    def go_back(self, objection: str, batch: Batch) -> None:
-        """To the last good checkpoint, with a smaller learning rate; after the third time, the run ends."""
-        job, failed_at = self.job, self.now.step + 1
+        The second time from the same checkpoint, that one is taken for as bad as what came of it, and left as well.
+        """
+        job = self.job
         files = ", ".join(batch.names[:SHOWN_FILES]) + (", ..." if len(batch.names) > SHOWN_FILES else "")
         returns, brake = self.now.returns + 1, self.now.brake * BRAKE
-        found = job.world.share(kept.newest(self.folder) if job.world.leads else None)
-        assert found is not None, "a run begins with a checkpoint"
-        name, checkpoint = found
-        if returns > MAX_RETURNS:
+        if job.world.leads and self.gone_back_to == self.saved_step and returns <= MAX_RETURNS:
+            kept.leave(self.folder, kept.step_name(self.saved_step))
+        found = self.saved.newest()
+        if found is None or returns > MAX_RETURNS:
             raise TrainError(
-                f"at step {failed_at:,} {objection}, and smaller learning rates did not help.",
+                f"at step {step:,} {objection}, and smaller learning rates did not help.",
                 got=f"lr={job.settings.lr:g}, a batch with {files}.",
-                hint=f"lr={job.settings.lr * BRAKE**MAX_RETURNS:g} in a new run; {self.folder / name} is the last good "
-                "checkpoint.",
+                hint=f"lr={job.settings.lr * BRAKE**MAX_RETURNS:g} in a new run"
+                + ("." if found is None else f"; {self.folder / found[0]} is the last good checkpoint."),
             )
-        self._restore(checkpoint)
-        self.now.returns, self.now.brake = returns, brake
+        self._restore(found[1])
+        self.now.returns, self.now.brake, self.gone_back_to = returns, brake, self.now.step
         if self.metrics is not None:
             self.metrics.cut(self.now.metrics_bytes)
         job.view.say(
-            f"At step {failed_at:,} {objection} (files: {files}). "
+            f"At step {step:,} {objection} (files: {files}). "
             f"Back to step {self.now.step:,} with {brake:g} of the learning rate."
         )
 
-    def take_best(self) -> None:
-        """The weights of the best evaluation into the model, the average if there is one."""
-        name = kept.pointed(self.folder, kept.BEST) if self.job.world.leads else None
-        best = self.job.world.share(kept.load(self.folder, name) if name else None)
-        assert best is not None, "an evaluation has been saved"
-        shard.fill(self.job.model, {**best.parts["model"], **best.parts.get("ema", {})})
+    def finish(self) -> None:
+        """The weights of the best evaluation into the model, the average if there is one; the end is one of them."""
+        now = self.now
+        if now.judged_step != now.step or now.best is None:
+            objection = self.judge()
+            if objection is not None and now.best is None:
+                raise TrainError(
+                    f"at the end, step {now.step:,}, {objection}.",
+                    got=f"lr={self.job.settings.lr:g}.",
+                    hint="a lower lr.",
+                )
+            if objection is not None:
+                self.job.view.say(f"At the end {objection}: the best before it, of step {now.best_step:,}, is taken.")
+        name = kept.step_name(now.best_step)
+        best = self.saved.load(name)
+        if best is None:
+            raise RunError(
+                f"the best checkpoint, {self.folder / name}, has been damaged.",
+                got="other bytes than were written.",
+                hint="the same command again, which goes on without it.",
+            )
+        shard.fill(self.job.model.state_dict(), {**best.parts["model"], **best.parts.get("ema", {})})
 
     def close(self) -> None:
         """Let go of the files."""
@@ -261,24 +289,46 @@ class State:
                 lines.close()
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        shard.fill(self.job.model, checkpoint.parts["model"])
+        shard.fill(self.job.model.state_dict(), checkpoint.parts["model"])
         optim.write_state(self.optimizers, self.job.model, checkpoint.parts["optimizer"])
         if self.average is not None:
             self.average.restore(checkpoint.parts["ema"])
         self.now = now = Progress(**checkpoint.state)
         self.guard = Guard(now.guard)
-        if not self.job.world.leads or now.best is None:
-            return
-        # A kill may have come before `best` moved; and a damaged checkpoint may have been the best one.
+        self._tidy()
         name = kept.step_name(now.best_step)
-        if (self.folder / name).is_dir():
-            kept.point(self.folder, kept.BEST, name)
-        else:
+        if now.best is not None and now.best_step != now.step and not self.saved.has(name):
+            self.job.view.say(f"The best checkpoint, {name}, is damaged: the best of those to come will be taken.")
             now.best = None
+        if self.job.world.leads:  # a kill may have come before `best` moved
+            kept.point(self.folder, kept.BEST, None if now.best is None else name)
 
-    def _mean_loss(self) -> float:
-        mean = self.now.loss_sum / self.now.num_losses if self.now.num_losses else math.nan
-        self.now.loss_sum, self.now.num_losses = 0.0, 0
+    def _tidy(self) -> None:
+        """Take away older checkpoints, after this one was saved or gone back to."""
+        now = self.now
+        if self.job.world.leads:
+            # The best of the checkpoint before stays too: if this one is damaged, that one is gone on from.
+            kept.prune(self.folder, {kept.step_name(now.best_step), kept.step_name(now.best_before)})
+        self.saved_step, now.best_before = now.step, now.best_step
+
+    def _parts(self) -> dict[str, dict[str, Tensor]]:
+        """The tensors that a checkpoint holds, each as this process has it: whole, or a part."""
+        return {
+            "model": self.job.model.state_dict(),
+            "optimizer": optim.read_state(self.optimizers, self.job.model),
+            **({} if self.average is None else {"ema": self.average.tensors()}),
+        }
+
+    def _finite(self, parts: dict[str, dict[str, Tensor]]) -> bool:
+        """Whether all numbers of all processes are finite."""
+        broken = sum(not kept.all_finite(shard.local(tensors)) for tensors in parts.values())
+        return self.job.world.add_up(float(broken))[0] == 0
+
+    def _mean_loss(self) -> dict[str, float]:
+        """The mean of the losses since it was last asked for, if there were any."""
+        now = self.now
+        mean = {"loss": now.loss_sum / now.num_losses} if now.num_losses else {}
+        now.loss_sum, now.num_losses = 0.0, 0
         return mean
 
     def _write(self, **numbers: float) -> None:

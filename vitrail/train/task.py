@@ -13,11 +13,11 @@ import torch
 
 from vitrail.data.augment import Augment
 from vitrail.data.cache import PixelCache
-from vitrail.data.loader import Loader
+from vitrail.data.loader import Loader, num_cores
 from vitrail.data.reader import form
 from vitrail.data.table import Source, Stream
 from vitrail.data.transform import Preprocess
-from vitrail.errors import DataError
+from vitrail.errors import DataError, RunError
 from vitrail.objective.classify import Classify, class_weights
 from vitrail.run.directory import check_room, write_config
 from vitrail.train import fit
@@ -26,6 +26,7 @@ from vitrail.train.judge import Outputs, outputs_of
 from vitrail.train.loop import train as run_loop
 from vitrail.train.sets import Sets
 from vitrail.train.settings import Common, Settings
+from vitrail.train.shard import put_together
 from vitrail.train.state import Job, Progress
 from vitrail.train.view import View
 from vitrail.train.world import World, spread
@@ -67,7 +68,7 @@ class Task:
         """A choice that is made once for a run, by the leader, and kept in its config.yaml."""
         chosen = self.config.setdefault("chosen", {})
         if key not in chosen:
-            chosen[key] = self.world.share(choose() if self.world.leads else None)
+            chosen[key] = self.world.lead(choose)
             if self.world.leads:
                 write_config(self.run, self.config)
         return chosen[key]
@@ -111,7 +112,7 @@ class Task:
             preprocess=preprocess,
             rank=world.rank,
             world=world.size,
-            workers=settings.workers,
+            workers=max(1, num_cores() // world.local_size) if settings.workers is None else settings.workers,
             policy=settings.on_error,
             **{"seed": settings.seed, **chosen, **fields},
         )
@@ -146,15 +147,19 @@ class Task:
             small = model.preprocess.override({"size": settings.small_size})
             loaders[settings.small_size] = self.loader(self.sets.train, small, training=True)
         plan = self.decide("fit", lambda: self._plan(model, objective, loaders[None]))
+        check_batch(loaders[None], plan["batch_size"])
         settings = settings.override({"accumulate": plan["accumulate"], "batch_size": loaders[None].batch_size})
-        trained = spread(model, world, shard=self.shard)
+        trained = spread(model, world, model.preprocess.empty_batch(1).zero_(), shard=self.shard)
+        held = trained if self.shard else model
+        if self.shard:
+            model.cpu()  # waits there for what its parts have learned
         if plan["compile"]:
             trained = torch.compile(trained)  # type: ignore[assignment]
         clock = self._clock(loaders[None], plan)
         self.view.say(plan["told"])
         job = Job(
             run=self.run,
-            model=model,
+            model=held,
             trained=trained,
             objective=objective,
             settings=settings,
@@ -167,6 +172,8 @@ class Task:
             metric="map" if self.sets.several else "top1",
         )
         progress = run_loop(job)
+        if self.shard:
+            put_together(model, held)
         model.to(memory_format=torch.contiguous_format)
         return progress
 
@@ -189,9 +196,11 @@ class Task:
         speed = cost.images_per_second * self.world.size
         return {
             "bfloat16": bfloat16,
+            "batch_size": loader.batch_size,
             "accumulate": parts,
             "compile": settings.compile == "on",
             "images_per_second": round(speed, 1),
+            "gigabytes": round(fit.needed_bytes(model, cost, loader.batch_size // self.world.size / parts) / 2**30, 3),
             "told": f"Training in {'bfloat16' if bfloat16 else 'float32'}, about {speed:,.0f} pictures a second"
             + (f", each batch in {parts} parts" if parts > 1 else "")
             + ".",
@@ -209,3 +218,13 @@ class Task:
         judged = len(self.sets.val) * 2 + (len(self.sets.test) if self.sets.test is not None else 0)
         reserve = CLOSING + judged / (FORWARD_SPEED * plan["images_per_second"])
         return Clock(steps=None, seconds=max(1.0, left - reserve))
+
+
+def check_batch(loader: Loader, batch_size: int) -> None:
+    """Refuse to go on with a run with so many processes that its batches cannot be shared among them evenly."""
+    if loader.batch_size != batch_size:
+        raise RunError(
+            f"this run takes {batch_size} pictures a step, which cannot be shared evenly.",
+            got=f"{loader.world} processes.",
+            hint="as many processes as it began with.",
+        )

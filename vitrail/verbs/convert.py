@@ -52,14 +52,16 @@ def convert(
     if given in (path, path.parent):
         raise WeightsError("the result would lie over its source.", got=f"--out {out}.", hint="another --out.")
     preprocess = catalogue.preprocess_for(name, spec, loaded.preprocess)
-    files = _write(loaded.state, spec.model_dump(mode="json"), name, to, Path(out), preprocess)
+    named = catalogue.timm_name(name, spec) if to == "timm" else name
+    files = _write(loaded.state, spec.model_dump(mode="json"), named, to, Path(out), preprocess)
     return Conversion(name, loaded.format, to, len(loaded.state), files, tuple(other for other, _ in matches[1:]))
 
 
 def save_weights(model: Any, out: str | Path, *, to: str = "timm") -> tuple[Path, ...]:
     """Write a model's weights in any format: to a file, or with its config.json to a folder."""
     facts = model.spec.model_dump(mode="json")
-    return _write(model.state_dict(), facts, model.name, to, Path(out), model.preprocess)
+    named = catalogue.timm_name(model.name, model.spec) if to == "timm" and model.name else model.name
+    return _write(model.state_dict(), facts, named, to, Path(out), model.preprocess)
 
 
 def _write(

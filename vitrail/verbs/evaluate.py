@@ -18,7 +18,8 @@ from vitrail.data.labels import bind
 from vitrail.data.loader import Loader, Policy
 from vitrail.data.table import Source, Table
 from vitrail.data.transform import Preprocess
-from vitrail.errors import DataError
+from vitrail.errors import DataError, WeightsError
+from vitrail.run.artefact import is_run, load
 
 NUM_BINS = 15  # of the calibration error
 Z95 = 1.959963984540054  # the normal quantile of a 95 % interval
@@ -42,10 +43,10 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(
-    model: str,
+    model: str | Path,
     data: str | Path,
     *,
-    weights: str | Path,
+    weights: str | Path | None = None,
     real: str | Path | None = None,
     split: str | None = None,
     data_dir: str | Path | None = None,
@@ -55,6 +56,7 @@ def evaluate(
 ) -> Evaluation:
     """Judge a model on data of any layout; `real` is the file of ReaL labels for ImageNet's validation set.
 
+    `model` is the directory of a run, or a name of the catalogue, which then needs `weights`.
     Of data with splits, test is taken, else val, unless `split` says otherwise. A picture that cannot be read ends it
     under the policy "error", and is left out and named in `skipped` under "skip".
     """
@@ -63,12 +65,11 @@ def evaluate(
         split = next((name for name in ("test", "val") if name in source.split_names), None)
     source = source if split is None else source.split(split)
     real_table = _read_real(Path(real)) if real else None
-    network = catalogue.create_model(model, weights=weights).eval()
+    network, bound = _network(model, weights, source)
     if not any(bool(parameter.any()) for parameter in network.head.parameters()):
         raise DataError("these weights have no classifier to evaluate.", got=f"{weights}.", hint="fine-tuned weights.")
     if isinstance(source, Table) and source.starts is not None:
         raise DataError("evaluate needs one label a picture.", got="several labels a picture.", hint="other data.")
-    bound = bind(_present(source), network.spec.num_classes)
     numbers = torch.tensor([bound.get(name, -1) for name in source.classes])
     loader = Loader(source=source, preprocess=network.preprocess, batch_size=batch_size, policy=policy)
     rows, targets = [], []
@@ -89,6 +90,27 @@ def evaluate(
     result = _judge(logits, torch.cat(targets), names, real_labels)
     skipped = tuple(f"{finding.path}: {finding.detail}" for finding in loader.skipped)
     return result._replace(preprocess=network.preprocess, changes=network.changes, skipped=skipped, split=split)
+
+
+def _network(model: str | Path, weights: str | Path | None, source: Source) -> tuple[Any, dict[str, int]]:
+    """The model, and the number by which it knows each class of the data."""
+    if weights is None and is_run(model):
+        network = load(model)
+        numbers = {label: number for number, label in enumerate(network.labels)}
+        strange = [name for name in _present(source) if name not in numbers]
+        if strange:
+            raise DataError(
+                "the data has classes that the model does not know.",
+                got=f"{', '.join(map(repr, strange[:5]))}.",
+                hint=f"the model's own: {', '.join(network.labels[:8])}{', ...' if len(network.labels) > 8 else ''}.",
+            )
+        return network, numbers
+    if weights is None:
+        raise WeightsError(
+            f"{model} has no weights by itself.", got="no --weights.", hint="--weights FILE, or the directory of a run."
+        )
+    network = catalogue.create_model(str(model), weights=weights).eval()
+    return network, bind(_present(source), network.spec.num_classes)
 
 
 def _present(source: Source) -> list[str]:

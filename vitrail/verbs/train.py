@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -28,7 +29,9 @@ from vitrail.train.judge import score_of
 from vitrail.train.sets import Sets, fingerprint, make_sets
 from vitrail.train.settings import LENGTHS, Common
 from vitrail.train.task import Outcome, Task
+from vitrail.train.trial import Rates, few_of, forecast, one_step, try_rates
 from vitrail.train.view import Silent, View
+from vitrail.train.world import World
 from vitrail.weights.source import load_weights
 
 RECIPES = "vitrail.train.recipe"
@@ -49,6 +52,7 @@ class Training(NamedTuple):
     story: tuple[str, ...]
 
 
+@processes.together()
 def train(
     data: str | Path,
     *,
@@ -59,6 +63,7 @@ def train(
     run: str | Path | None = None,
     settings: Sequence[str] = (),
     seed: int = 0,
+    dry_run: bool = False,
     shard: bool = False,
     data_dir: str | Path | None = None,
     command: str = "vitrail.train(...)",
@@ -67,52 +72,115 @@ def train(
     """Train a classifier on data of any layout and keep it, with all that belongs to it, in the directory `run`.
 
     `settings` are words `key=value` for fields of the recipe, or of the model if they begin with `model.`. The same
-    call again goes on with a run that was interrupted, and only tells the result of one that has ended.
+    call again goes on with a run that was interrupted, and only tells the result of one that has ended. With `dry_run`
+    a few pictures go through everything, nothing is kept, and the story is a forecast.
     """
     started = time.monotonic()
-    view = view or Silent()
+    world = processes.join()
+    if shard:
+        processes.check_shard()
+    view = view if view is not None and world.leads else Silent()
+    asked = ask(data, model, weights, recipe, minutes, settings, seed, data_dir)
+    if dry_run:
+        return _dry_run(asked, view)
+    path = Path(run) if run is not None else Path("runs") / f"{Path(str(data)).stem or 'data'}-{recipe}"
+    _check_place(path, asked.source)
+    with directory.claim(path) if world.leads else nullcontext():
+        before = world.lead(lambda: directory.stored_config(path))
+        if before is not None:
+            directory.check_same(path, before["asked"], asked.words)
+            result = world.lead(lambda: directory.read_result(path))
+            if result is not None:
+                view.say("This run has ended before; here is its result. For another, give --run a new folder.")
+                return Training(**{**result, "run": path, "story": tuple(result["story"])})
+        config = before or {"asked": asked.words, "command": command}
+        sets = _sets(asked, view, world)
+        if world.leads:
+            directory.write_config(path, config)
+        task = asked.task(path, sets, view, world, config=config, shard=shard, started=started)
+        return _finish(task, asked, plug.load(RECIPES, recipe).train(task))
+
+
+class Asked(NamedTuple):
+    """A request that has been understood: everything that can be wrong with its words has been told."""
+
+    source: Source
+    settings: Common
+    recipe: str
+    name: str
+    new_model: Callable[..., Any]
+    has_weights: bool
+    words: dict[str, Any]
+
+    def task(self, path: Path, sets: Sets, view: View, world: World, **fields: Any) -> Task:
+        """The run as its recipe meets it."""
+        return Task(
+            run=path,
+            sets=sets,
+            settings=self.settings,
+            new_model=self.new_model,
+            has_weights=self.has_weights,
+            view=view,
+            world=world,
+            **fields,
+        )
+
+
+def ask(
+    data: str | Path,
+    model: str | None,
+    weights: str | Path | None,
+    recipe: str,
+    minutes: float | None,
+    settings: Sequence[str],
+    seed: int,
+    data_dir: str | Path | None,
+) -> Asked:
+    """Understand a request, or say what is wrong with it."""
     chosen = parse_settings(recipe, settings, minutes=minutes, seed=seed, has_weights=weights is not None)
     source = open_data(data, data_dir=data_dir)
-    words = [word.removeprefix(MODEL_WORD) for word in settings if word.startswith(MODEL_WORD)]
-    name, new_model = model_maker(source, model, weights, words)
-    new_model(num_classes=2)  # whatever is wrong with the model is told before anything is begun
-    path = Path(run) if run is not None else Path("runs") / f"{Path(str(data)).stem or 'data'}-{recipe}"
-    _check_place(path, source)
-    asked = {
+    model_words = [word.removeprefix(MODEL_WORD) for word in settings if word.startswith(MODEL_WORD)]
+    name, new_model = model_maker(source, model, weights, model_words)
+    new_model(num_classes=max(2, len(source.classes)))  # what is wrong with the model is told before anything is begun
+    words = {
         "data": str(data),
         "model": model,
         "weights": None if weights is None else str(weights),
         "recipe": recipe,
         "settings": chosen.model_dump(mode="json"),
-        "model_settings": words,
+        "model_settings": model_words,
         "data_fingerprint": fingerprint(source),
     }
-    world = processes.join()
-    with directory.claim(path) if world.leads else nullcontext():
-        before = world.share(directory.stored_config(path) if world.leads else None)
-        if before is not None:
-            directory.check_same(path, before["asked"], asked)
-            result = directory.read_result(path)
-            if result is not None:
-                view.say("This run has ended before; here is its result. For another, give --run a new folder.")
-                return Training(**{**result, "run": path, "story": tuple(result["story"])})
-        config = before or {"asked": asked, "command": command}
-        task = Task(
-            run=path,
-            sets=_sets(source, chosen, recipe, view),
-            settings=chosen,
-            new_model=new_model,
-            has_weights=weights is not None,
-            view=view if world.leads else Silent(),
-            world=world,
-            shard=shard,
-            config=config,
-            started=started,
-        )
-        if world.leads:
-            directory.write_config(path, config)
-        outcome = plug.load(RECIPES, recipe).train(task)
-        return _finish(task, outcome, name, recipe, command)
+    return Asked(source, chosen, recipe, name, new_model, weights is not None, words)
+
+
+def find_lr(
+    data: str | Path,
+    *,
+    model: str | None = None,
+    weights: str | Path | None = None,
+    recipe: str = "auto",
+    settings: Sequence[str] = (),
+    seed: int = 0,
+    data_dir: str | Path | None = None,
+    view: View | None = None,
+) -> Rates:
+    """Try ever higher learning rates on a few batches, and tell which suits; nothing is kept."""
+    asked = ask(data, model, weights, recipe, None, settings, seed, data_dir)
+    with tempfile.TemporaryDirectory(prefix="vitrail-") as folder:
+        task = asked.task(Path(folder), _sets(asked, view or Silent(), World()), view or Silent(), World())
+        return try_rates(task)
+
+
+def _dry_run(asked: Asked, view: View) -> Training:
+    """A few pictures of each class through everything, in a directory that is thrown away."""
+    started = time.monotonic()
+    sets = _sets(asked, view, World())
+    with tempfile.TemporaryDirectory(prefix="vitrail-") as folder:
+        small = asked._replace(settings=one_step(asked.settings))
+        task = small.task(Path(folder), few_of(sets), Silent(), World(), started=started)
+        result = _finish(task, small, plug.load(RECIPES, asked.recipe).train(task))
+        return result._replace(run=Path("(nothing kept)"), story=forecast(task, asked.settings, sets))
 
 
 def parse_settings(recipe: str, words: Sequence[str], *, minutes: float | None, seed: int, has_weights: bool) -> Common:
@@ -154,10 +222,10 @@ def model_maker(
     return name, new_model
 
 
-def _sets(source: Source, settings: Common, recipe: str, view: View) -> Sets:
+def _sets(asked: Asked, view: View, world: World) -> Sets:
     """The pictures; a recipe that validates by itself learns from all that are not for judging."""
-    own = getattr(plug.load(RECIPES, recipe), "OWN_VALIDATION", False)
-    return make_sets(source, settings, view, hold=not own)
+    own = getattr(plug.load(RECIPES, asked.recipe), "OWN_VALIDATION", False)
+    return make_sets(asked.source, asked.settings, view, world, hold=not own)
 
 
 def _check_place(path: Path, source: Source) -> None:
@@ -167,7 +235,7 @@ def _check_place(path: Path, source: Source) -> None:
         )
 
 
-def _finish(task: Task, outcome: Outcome, name: str, recipe: str, command: str) -> Training:
+def _finish(task: Task, asked: Asked, outcome: Outcome) -> Training:
     """Judge the model, write the artefact, and tell the result."""
     model, sets, world = outcome.model, task.sets, task.world
     metric = "map" if sets.several else "top1"
@@ -177,6 +245,7 @@ def _finish(task: Task, outcome: Outcome, name: str, recipe: str, command: str) 
         if outputs is not None:
             score = score_of(outputs, several=sets.several)
             scores[split] = {metric: score.value, "n": score.n}
+    name, recipe = asked.name, asked.recipe
     seconds = round(time.monotonic() - task.started, 2)
     result = {"recipe": recipe, "steps": outcome.steps, "seconds": seconds, **scores, "story": list(outcome.story)}
     if world.leads:
@@ -195,7 +264,7 @@ def _finish(task: Task, outcome: Outcome, name: str, recipe: str, command: str) 
             "num_classes": len(sets.classes),
             "num_train": len(sets.train),
             "metric": metric,
-            "command": command,
+            "command": task.config.get("command", ""),
             "machine": f"{num_cores()} cores of {platform.machine()}, PyTorch {torch.__version__}",
             "story": " ".join((sets.story, *outcome.story)),
         }

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.data.arrays import Part, open_arrays
-from vitrail.data.table import NO_SPLIT, Table
+from vitrail.data.table import SPLITS, Table
 
+TEST_EVERY = 5
 MAX_VALUE = 16  # of a pixel in that set
 
 
@@ -18,9 +19,13 @@ def recognise(word: str) -> bool:
 
 
 def open_source(word: str) -> Table:
-    """The digits in grey, without a split."""
+    """The digits in grey; every fifth one is for testing."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
     pixels = np.rint(digits.images * (255 / MAX_VALUE)).astype(np.uint8)
-    return open_arrays([Part(NO_SPLIT, pixels, digits.target)], word, root=None, class_names=None)
+    test = np.arange(len(pixels)) % TEST_EVERY == TEST_EVERY - 1
+    parts = [
+        Part(SPLITS.index(name), pixels[rows], digits.target[rows]) for name, rows in (("train", ~test), ("test", test))
+    ]
+    return open_arrays(parts, word, root=None, class_names=None)

@@ -71,11 +71,9 @@ def train(task: Task) -> Outcome:
         val = task.outputs(model, sets.val, "Validating")
     else:
         val = Outputs(chosen.logits, labels, views[0].indices)
-    story = (
-        f"A linear classifier on frozen features, its strength C={chosen.strength:g} chosen by cross-validation in "
-        f"{chosen.folds} folds.",
-    )
-    return Outcome(model, val, 0, story)
+    how = f"strength C={chosen.strength:g} by cross-validation in {chosen.folds} folds"
+    story = f"A linear classifier on frozen features, {how}."
+    return Outcome(model, val, 0, (story,))
 
 
 def features_of(

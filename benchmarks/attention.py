@@ -1,0 +1,59 @@
+"""Attention forward and back on a CPU: the fused kernel against the products written out, in turns.
+
+    python benchmarks/attention.py > benchmarks/attention.json
+
+Backs the one exception in vitrail/nn/attention/full.py: training in bfloat16 on a CPU.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+import torch
+import torch.nn.functional as F
+
+from vitrail.bench.compare import hardware, take_turns
+
+SHAPES = ((256, 4, 64, 32), (64, 3, 197, 64), (16, 12, 197, 64), (4, 12, 577, 64))
+REPEATS, ROUNDS = 4, 5
+
+
+def fused(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """PyTorch's kernel."""
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+def written(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """softmax(q k' / sqrt(E)) v."""
+    return (q * q.shape[-1] ** -0.5 @ k.transpose(-2, -1)).softmax(dim=-1) @ v
+
+
+def contender(function, shape: tuple[int, ...], dtype: torch.dtype):  # noqa: ANN001, ANN201
+    """Passes a second, forward and back."""
+    inputs = [torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(3)]
+    gradient = torch.randn(shape, dtype=dtype)
+
+    def run() -> float:
+        started = time.perf_counter()
+        for _ in range(REPEATS):
+            function(*inputs).backward(gradient)
+        return REPEATS / (time.perf_counter() - started)
+
+    run()
+    return run
+
+
+def main() -> None:
+    """Print one JSON document."""
+    rows = []
+    for shape in SHAPES:
+        for dtype in (torch.float32, torch.bfloat16):
+            contenders = {"fused": contender(fused, shape, dtype), "written out": contender(written, shape, dtype)}
+            for row in take_turns(contenders, reference="fused", unit="passes/s", rounds=ROUNDS):
+                rows.append({"shape": shape, "dtype": str(dtype), **row._asdict()})
+    print(json.dumps({"hardware": hardware(), "rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

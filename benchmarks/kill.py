@@ -1,0 +1,131 @@
+"""Is anything ever lost? Runs are killed at random moments, and at every call that changes a file, and gone on with.
+
+    python benchmarks/kill.py > benchmarks/kill.json
+
+Afterwards each must be, bit for bit, what a run is that nobody disturbed: weights, average, optimizer, metrics, and no
+file more or less. The second part needs strace. Takes half an hour; writes only into a temporary folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from tests.contract.forked import Forge, bits, command, note_steps, wait_for, words_of
+from vitrail.bench.compare import hardware
+
+NUM_KILLS, SEED = 30, 0
+MOST_STEPS = 12  # after which a run is killed
+PAUSE = 0.1  # seconds after that step, at most
+SAVE_EVERY = 5
+LONG = ("steps=300", "batch_size=32", "eval_every=10", f"save_every={SAVE_EVERY}")
+SHORT = ("steps=6", "batch_size=16", "eval_every=3", "save_every=2")
+CALLS = {
+    *("write", "writev", "pwrite64", "fsync", "fdatasync", "ftruncate", "openat", "mkdir", "mkdirat"),
+    *("rename", "renameat", "renameat2", "unlink", "unlinkat", "rmdir", "chmod", "fchmod"),
+}
+
+
+def at_random(forge: Forge, place: Path, workers: int) -> dict[str, Any]:
+    """A run that is killed at random moments, and one that is not."""
+    calm, killed, notes = place / "calm", place / "killed", place / "notes"
+    assert forge.run(command, words_of(calm, *LONG, workers=workers), log=place / "log") == 0
+    chance = random.Random(SEED + workers)
+    num_kills, last, repeated, code = 0, 0, 0, -signal.SIGKILL
+    while code == -signal.SIGKILL:
+        notes.write_text("")
+        words = words_of(killed, *LONG, workers=workers)
+        pid = forge.begin(command, words, partial(note_steps, notes), log=place / "log")
+        if num_kills < NUM_KILLS:
+            num_steps = chance.randint(0, MOST_STEPS)
+            while len(notes.read_text().split()) < num_steps:
+                time.sleep(0.002)
+            time.sleep(chance.uniform(0.0, PAUSE))
+            os.kill(pid, signal.SIGKILL)
+        code = forge.end(pid)
+        num_kills += code == -signal.SIGKILL
+        steps = [int(line) for line in notes.read_text().split()]
+        if steps:
+            repeated, last = max(repeated, last - steps[0] + 1), steps[-1]
+    assert code == 0, (place / "log").read_text()
+    same = bits(killed) == bits(calm)
+    return {
+        "workers": workers,
+        "kills": num_kills,
+        "steps": last,
+        "save_every": SAVE_EVERY,
+        "most_steps_repeated": repeated,
+        "same_bits_and_files": same,
+    }
+
+
+def at_every_call(forge: Forge, place: Path) -> dict[str, Any]:
+    """A run that is killed at the first write, another at the second, and so on for all calls that change files."""
+    calm, killed = place / "calm", place / "killed"
+    assert forge.run(command, words_of(calm, *SHORT), log=place / "log") == 0
+    expected = bits(calm)
+    kills, wrong = {}, []
+    for call in sorted(CALLS):
+        number = 1
+        while killed_by_strace(forge, place, call, number, words_of(killed, *SHORT)):
+            code = forge.run(command, words_of(killed, *SHORT), log=place / "log")
+            if code or bits(killed) != expected:
+                wrong.append(f"{call} {number}")
+            shutil.rmtree(killed)
+            number += 1
+        if bits(killed) != expected:
+            wrong.append(f"{call}, undisturbed")
+        shutil.rmtree(killed)
+        kills[call] = number - 1
+        print(call, number - 1, wrong, file=sys.stderr, flush=True)
+    return {"kills": sum(kills.values()), "by_call": kills, "other_bits_or_files": wrong}
+
+
+def killed_by_strace(forge: Forge, place: Path, call: str, number: int, words: list[str]) -> bool:
+    """Whether a run was killed at such a call; else it has ended by itself."""
+    gate = place / "gate"
+    gate.unlink(missing_ok=True)
+    pid = forge.begin(command, words, partial(wait_for, gate), log=place / "log")
+    inject = f"inject={call}:signal=KILL:when={number}"
+    strace = ["strace", "-f", "-qq", "-e", f"trace={call}", "-e", inject, "-o", os.devnull, "-p", str(pid)]
+    with subprocess.Popen(strace) as tracer:  # noqa: S603 - of our own making
+        while "TracerPid:\t0" in Path(f"/proc/{pid}/status").read_text():
+            time.sleep(0.002)
+        gate.touch()
+        code = forge.end(pid)
+        tracer.wait()
+    assert code in (0, -signal.SIGKILL), (place / "log").read_text()
+    return code != 0
+
+
+def main() -> None:
+    """Print what was found."""
+    forge = Forge()
+    found: dict[str, Any] = {"hardware": hardware(), "at_random": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, part in (("0", at_random), ("2", at_random)):
+            place = Path(folder) / name
+            place.mkdir()
+            found["at_random"].append(part(forge, place, int(name)))
+            print(found["at_random"][-1], file=sys.stderr, flush=True)
+        if shutil.which("strace"):
+            place = Path(folder) / "every"
+            place.mkdir()
+            found["at_every_call"] = at_every_call(forge, place)
+    forge.stop()
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""Nothing is ever lost: a run that was killed, starved or damaged goes on, and ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.contract import forked
+from tests.contract.disturbed import KILLED, Bench, at_step, finite, metrics, wait_until
+from tests.contract.forked import bits, command
+from vitrail.run import checkpoint as kept
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "flipped": lambda path: flip(path / "model.safetensors"),
+    "truncated": lambda path: (path / "state.json").write_text('{"step"'),
+    "unlisted": lambda path: (path / "manifest.json").unlink(),
+    "emptied": lambda path: (shutil.rmtree(path), path.mkdir()),
+}
+
+
+def flip(path: Path) -> None:
+    """Change one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_killed_at_random(bench: Bench, workers: int) -> None:
+    run, notes = bench.place / f"random-{workers}", bench.place / f"notes-{workers}"
+    words, chance = bench.words(run.name, workers=workers), random.Random(workers)
+    last = 0
+    for kill in range(4):
+        notes.write_text("")
+        pid = bench.forge.begin(command, words, partial(forked.note_steps, notes), log=bench.place / "log")
+        wait_until(lambda: len(notes.read_text().split()) > kill % 3)  # noqa: B023 - called at once
+        time.sleep(chance.uniform(0.0, 0.05))
+        os.kill(pid, signal.SIGKILL)
+        assert bench.forge.end(pid) == KILLED
+        steps = [int(line) for line in notes.read_text().split()]
+        assert last - steps[0] + 1 <= 2  # no more than was not saved yet is done again
+        last = steps[-1]
+    assert bench.forge.run(command, words, log=bench.place / "log") == 0
+    found = bits(run)
+    assert (run / "config.yaml").read_text().count(f"workers: {workers}") == 1
+    assert found == bench.expected
+
+
+@pytest.mark.parametrize("number", range(30, 430, 100))
+def test_killed_at_a_call(bench: Bench, number: int) -> None:
+    code, said = bench.ends(f"call-{number}", partial(forked.kill_at_call, number))
+    assert code == (KILLED if said.count("steps in") == 0 else 0)
+    assert bench.same(f"call-{number}")
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [("checkpoint.prune", 7), ("checkpoint.point", 3), ("artefact.write_json", 1)]
+)
+def test_killed_between(bench: Bench, name: str, number: int) -> None:
+    """Just after the last checkpoint was saved, before the first that is judged is called the best, and at the end."""
+    module, _, function = f"vitrail.run.{name}".rpartition(".")
+    code, said = bench.ends(name, partial(forked.kill_in, module, function, number))
+    assert code == KILLED, said
+    assert bench.same(name)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_checkpoint(bench: Bench, damage: str) -> None:
+    run = bench.half(damage)
+    DAMAGES[damage](run / "checkpoints" / kept.step_name(6))
+    code, said = bench.ends(damage)
+    assert code == 0, said
+    assert f"{kept.step_name(6)} is damaged and passed over" in said
+    assert "Going on from step 4." in said
+    assert bits(run) == bench.expected
+
+
+def test_damaged_checkpoint_that_was_the_best(bench: Bench) -> None:
+    """The one that was the best before is still there, and is the best again until it is beaten again."""
+    assert bench.ends("best-newest", at_step(9, signal.SIGKILL))[0] == KILLED
+    flip(bench.place / "best-newest" / "checkpoints" / kept.step_name(8) / "model.safetensors")
+    code, said = bench.ends("best-newest", at_step(7, signal.SIGTERM))
+    assert (code, "The best checkpoint" in said) == (130, False)
+    assert f"{kept.step_name(8)} is damaged and passed over" in said
+    assert bench.same("best-newest")
+
+
+def test_all_checkpoints_damaged(bench: Bench) -> None:
+    run = bench.half("all-damaged")
+    for damage, path in zip(DAMAGES, (run / "checkpoints").glob("step-*"), strict=False):
+        DAMAGES[damage](path)
+    assert bench.same(run.name)
+
+
+@pytest.mark.parametrize("content", [None, b"step-0000\xff", b"step-000000999\n"])
+def test_damaged_pointers(bench: Bench, content: bytes | None) -> None:
+    run = bench.half(f"pointers-{0 if content is None else len(content)}")
+    for which in ("latest", "best"):
+        (run / "checkpoints" / which).unlink()
+        if content is not None:
+            (run / "checkpoints" / which).write_bytes(content)
+    assert bench.same(run.name)
+
+
+def test_damaged_best(bench: Bench) -> None:
+    run = bench.half("best-damaged")
+    flip(run / "checkpoints" / kept.step_name(4) / "ema.safetensors")
+    code, said = bench.ends(run.name)
+    assert code == 0, said
+    assert f"The best checkpoint, {kept.step_name(4)}, is damaged" in said
+    assert metrics(run) == metrics(bench.place / "calm")
+    assert finite(run / "checkpoints" / (run / "checkpoints" / "best").read_text().strip())
+
+
+def test_damaged_best_at_the_end(bench: Bench) -> None:
+    """Nothing is left to train, and no score to choose by: the end is judged once more."""
+    run = shutil.copytree(bench.place / "calm", bench.place / "best-at-end")
+    (run / "result.json").unlink()
+    best = run / "checkpoints" / (run / "checkpoints" / "best").read_text().strip()
+    assert best.name != kept.step_name(12), "choose a run whose last evaluation is not its best"
+    flip(best / "ema.safetensors")
+    code, said = bench.ends(run.name)
+    assert code == 0, said
+    assert (run / "checkpoints" / "best").read_text().strip() == kept.step_name(12)
+    assert metrics(run) == metrics(bench.place / "calm")
+
+
+def test_metrics_taken_away(bench: Bench) -> None:
+    run = bench.half("no-metrics")
+    (run / "metrics.jsonl").unlink()
+    assert bench.ends(run.name)[0] == 0
+    assert metrics(run) == metrics(bench.place / "calm")[1:]  # what came before is gone, and nothing is made up
+
+
+@pytest.mark.parametrize("number", range(1, 121, 40))
+def test_disk_full(bench: Bench, number: int) -> None:
+    """At whatever it fills up: one message, and with room it goes on."""
+    run = bench.half(f"full-{number}")
+    code, said = bench.ends(run.name, partial(forked.fill_disk_at_call, number))
+    assert (code, said.count("Error: "), "Traceback" in said) == (2, 1, False), said
+    assert re.search(r"RunError: .* cannot be written", said)
+    assert "  Got [Errno 28] No space left on device." in said
+    assert "  Try more room on the disk" in said
+    assert finite(max((run / "checkpoints").glob("step-*")))
+    assert bench.same(run.name)
+
+
+def test_file_too_large(bench: Bench) -> None:
+    """The system itself refuses to write more."""
+    code, said = bench.ends("large", partial(forked.without_room, 60_000))
+    assert (code, said.count("RunError: "), "Traceback" in said) == (2, 1, False), said
+    assert re.search(r"RunError: the checkpoint step-\d+ cannot be written to .*\n  Got .*File too large", said)
+    assert bench.same("large")
+
+
+@pytest.mark.parametrize("place", ["file/run", "/proc/run"])
+def test_place_that_cannot_be_written(bench: Bench, place: str) -> None:
+    (bench.place / "file").touch()
+    code, said = bench.ends(place)
+    assert code == 2
+    assert "cannot be written" in said
+    assert "Try --run with a folder that you may write to." in said
+    assert "Training" not in said
+
+
+@pytest.mark.parametrize(
+    ("number", "step"), [(signal.SIGINT, 4), (signal.SIGINT, 7), (signal.SIGTERM, 1), (signal.SIGTERM, 11)]
+)
+def test_interrupted(bench: Bench, number: signal.Signals, step: int) -> None:
+    """Also when the step that it comes in is judged, or saved by itself, or the last."""
+    name = f"{number.name}-{step}"
+    code, said = bench.ends(name, at_step(step, number))
+    assert code == 130, said
+    assert f"Saved at step {step + 1:,} in {bench.place / name}. The same command goes on from there." in said
+    assert finite(bench.place / name / "checkpoints" / kept.step_name(step + 1))
+    code, said = bench.ends(name)
+    assert (code, f"Going on from step {step + 1}." in said) == (0, True)
+    assert bits(bench.place / name) == bench.expected
+
+
+def test_interrupted_twice(bench: Bench) -> None:
+    """The second Ctrl-C does not wait."""
+    code, said = bench.ends("twice", at_step(5, signal.SIGINT, times=2))
+    assert code == 130
+    assert "Saved" not in said
+    assert bench.same("twice")
+
+
+def test_terminated_command(bench: Bench) -> None:
+    """The same with the real command in a process of its own."""
+    run = bench.place / "command"
+    words = [sys.executable, "-m", "vitrail", *bench.words("command", "steps=999")]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    wait_until((run / "checkpoints" / kept.step_name(2)).is_dir)
+    process.terminate()
+    said = process.communicate(timeout=forked.PATIENCE)[1]
+    assert process.returncode == 130
+    step = re.search(r"Saved at step (\d+) in \S+/command\. The same command goes on from there\.", said)
+    assert step is not None
+    assert finite(run / "checkpoints" / kept.step_name(int(step[1])))
+
+
+def test_second_process(bench: Bench) -> None:
+    gate = bench.place / "gate"
+    words, wait = bench.words("shared"), partial(forked.at_step, 5, forked.wait_for, gate)
+    pid = bench.forge.begin(command, words, wait, log=bench.place / "log")
+    wait_until((bench.place / "shared" / "checkpoints" / kept.step_name(4)).is_dir)
+    code, said = bench.ends("shared")
+    assert code == 2
+    assert "shared is in use by another process." in said
+    gate.touch()
+    assert bench.forge.end(pid) == 0
+    assert bits(bench.place / "shared") == bench.expected

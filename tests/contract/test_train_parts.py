@@ -1,0 +1,310 @@
+"""The parts of the loop, each by itself: schedule, clock, guard, average, optimizers."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vitrail import catalogue
+from vitrail.run.checkpoint import Checkpoint, load, save
+from vitrail.train import clock as clock_module
+from vitrail.train import optim
+from vitrail.train.average import Average
+from vitrail.train.clock import Clock
+from vitrail.train.guard import WINDOW, Guard
+from vitrail.train.schedule import Schedule, rate
+
+SCHEDULES = get_args(Schedule)
+KINDS = get_args(optim.Kind)
+
+
+def model_of(name: str = "vit_mu_patch4_8") -> nn.Module:
+    torch.manual_seed(0)
+    return catalogue.create_model(name, num_classes=3)
+
+
+@pytest.mark.parametrize("warmup", [0.0, 0.1, 0.9])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_schedule(schedule: Schedule, warmup: float) -> None:
+    """Up in a line, then down to exactly zero, never above one and never up again."""
+    assert rate(schedule, 1.0, warmup) == 0.0
+    assert rate(schedule, 1.5, warmup) == 0.0
+    assert rate(schedule, warmup, warmup) == 1.0
+    if warmup:
+        assert rate(schedule, 0.0, warmup) == 0.0
+        assert rate(schedule, -1.0, warmup) == 0.0
+        assert rate(schedule, warmup / 4, warmup) == pytest.approx(0.25)
+    after = [rate(schedule, warmup + (1 - warmup) * share / 100, warmup) for share in range(101)]
+    assert after == sorted(after, reverse=True)
+    assert all(0.0 <= value <= 1.0 for value in after)
+
+
+def test_schedules_differ() -> None:
+    assert rate("cosine", 0.25, 0.0) == pytest.approx(0.5 + math.sqrt(0.5) / 2)
+    assert rate("linear", 0.25, 0.0) == 0.75
+    assert rate("wsd", 0.8, 0.1) == pytest.approx(1.0)
+    assert rate("wsd", 0.9, 0.1) == pytest.approx(0.5)
+
+
+@pytest.fixture
+def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A clock on the wall whose hands are moved by the test."""
+    now = [100.0]
+    monkeypatch.setattr(clock_module.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_clock_of_steps(seconds: list[float]) -> None:
+    clock = Clock(steps=8, seconds=None)
+    seconds[0] += 1000.0
+    assert [clock.done(step) for step in (0, 2, 8, 9)] == [0.0, 0.25, 1.0, 1.0]
+    assert clock.elapsed == 1000.0
+
+
+def test_clock_of_seconds(seconds: list[float]) -> None:
+    """It goes on across interruptions: the pause between them does not count."""
+    clock = Clock(steps=None, seconds=40.0)
+    seconds[0] += 10.0
+    assert clock.done(10**6) == 0.25
+    spent = clock.elapsed
+    seconds[0] += 3600.0
+    again = Clock(steps=None, seconds=40.0)
+    seconds[0] += 5.0  # reading a checkpoint
+    again.go_back(spent)
+    seconds[0] += 10.0
+    assert again.done(0) == 0.5
+    seconds[0] += 100.0
+    assert again.done(0) == 1.0
+
+
+def test_guard_lets_ordinary_losses_pass() -> None:
+    guard = Guard()
+    losses = [2.3 * 0.97**step + (0.4 if step % 7 == 0 else 0.0) for step in range(200)]
+    assert [guard.objection(loss, 1.0) for loss in losses] == [None] * 200
+
+
+@pytest.mark.parametrize(
+    ("loss", "norm", "told"),
+    [
+        (math.nan, 1.0, "the loss is nan"),
+        (math.inf, 1.0, "the loss is inf"),
+        (2.0, math.nan, "the gradient's norm is nan"),
+        (2.0, math.inf, "the gradient's norm is inf"),
+    ],
+)
+def test_guard_objects_to_what_is_not_finite(loss: float, norm: float, told: str) -> None:
+    guard = Guard()
+    assert guard.objection(2.0, 1.0) is None
+    before = guard.memory
+    assert guard.objection(loss, norm) == told
+    assert guard.memory == before
+
+
+def test_guard_objects_to_an_early_explosion() -> None:
+    guard = Guard()
+    assert guard.objection(2.3, 1.0) is None
+    assert guard.objection(32.9, 1.0) is None
+    assert guard.objection(33.1, 1.0) == "the loss rose from 2.3 to 33.1"
+
+
+def test_guard_objects_to_a_slow_one() -> None:
+    """The mean of the last steps against the lowest that it was; one high loss alone is nothing."""
+    guard = Guard()
+    assert not any(guard.objection(loss, 1.0) for loss in (*[1.0] * 30, 12.0, *[1.0] * 20))
+    told = [guard.objection(1.0 + 0.3 * step, 1.0) for step in range(40)]
+    first = next(place for place, objection in enumerate(told) if objection)
+    assert WINDOW < first < 2 * WINDOW
+    assert told[first].startswith("the loss rose from 1 to 3.")
+    assert told[first].endswith("(means of 10 steps)")
+
+
+@pytest.mark.parametrize("num", [0, 3, WINDOW, 40])
+def test_guard_goes_on_from_its_memory(num: int) -> None:
+    """Of the last losses, and of the lowest mean, which may be long ago."""
+    losses = [0.5] * 20 + [1.4] * 20 + [1.4 + 0.1 * step for step in range(30)]
+    one = Guard()
+    told = [one.objection(loss, 1.0) for loss in losses]
+    assert any(told)
+    other = Guard()
+    for loss in losses[:num]:
+        other.objection(loss, 1.0)
+    again = Guard(json.loads(json.dumps(other.memory, allow_nan=False)))
+    assert [again.objection(loss, 1.0) for loss in losses[num:]] == told[num:]
+
+
+def test_average() -> None:
+    """Young averages forget faster; later, the decay is as told."""
+    model = nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        model.weight.zero_()
+    average, expected = Average(model, 0.9), 0.0
+    for step in range(1, 200):
+        with torch.no_grad():
+            model.weight.fill_(step)
+        average.update(step)
+        decay = min(0.9, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * step
+        assert average.tensors()["weight"].item() == pytest.approx(expected, rel=1e-5)
+    assert expected == pytest.approx(199 - 0.9 / 0.1, rel=1e-3)
+
+
+def test_average_applied_and_restored() -> None:
+    model = model_of()
+    average = Average(model, 0.5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    with average.applied():
+        assert all(torch.equal(parameter, average.tensors()[name]) for name, parameter in model.named_parameters())
+        assert not torch.equal(model.head.weight, weights["head.weight"])
+    assert all(torch.equal(parameter, weights[name]) for name, parameter in model.named_parameters())
+    other = Average(model, 0.5)
+    other.restore(average.tensors())
+    assert all(torch.equal(tensor, average.tensors()[name]) for name, tensor in other.tensors().items())
+    assert all(tensor is not average.tensors()[name] for name, tensor in other.tensors().items())
+
+
+def groups_of(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dict[str, tuple[str, float, float]]:
+    """For each parameter its optimizer, its peak learning rate and its weight decay."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    found: dict[str, tuple[str, float, float]] = {}
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                assert names[parameter] not in found
+                found[names[parameter]] = (type(optimizer).__name__, group["peak"], group["weight_decay"])
+    return found
+
+
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+@pytest.mark.parametrize("name", ["vit_mu_patch4_8", "vit_nano_conv2_8"])
+def test_what_decays(kind: optim.Kind, name: str) -> None:
+    model = model_of(name)
+    found = groups_of(model, optim.make_optimizers(model, kind, lr=0.1, weight_decay=0.3))
+    assert found.keys() == dict(model.named_parameters()).keys()
+    assert {optimizer for optimizer, _, _ in found.values()} == {{"adamw": "AdamW", "sgd": "SGD"}[kind]}
+    assert {peak for _, peak, _ in found.values()} == {0.1}
+    decaying = {name for name, (_, _, decay) in found.items() if decay == 0.3}
+    assert {decay for _, _, decay in found.values()} == {0.0, 0.3}
+    assert {"head.weight", "patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.1.mlp.fc2.weight"} <= decaying
+    assert not [name for name in decaying if "norm" in name or name.endswith(("bias", "token", "pos_embed"))]
+
+
+@pytest.mark.parametrize("name", ["vit_mu_patch4_8", "vit_nano_conv2_8"])
+def test_what_muon_moves(name: str) -> None:
+    """Matrices and convolutions, but not the head, norms, biases, tokens and positions."""
+    model = model_of(name)
+    found = groups_of(model, optim.make_optimizers(model, "muon", lr=0.1, weight_decay=0.3))
+    assert found.keys() == dict(model.named_parameters()).keys()
+    for parameter_name, parameter in model.named_parameters():
+        matrix = parameter.ndim in (2, 4) and not parameter_name.startswith("head")
+        expected = ("Muon", 0.1, 0.3) if matrix else ("AdamW", 0.1 * optim.ADAM_SHARE, 0.0)
+        assert found[parameter_name] == expected, parameter_name
+
+
+def test_layers_decay() -> None:
+    """Each layer learns more slowly than the one above it: the head fastest, stem and positions slowest."""
+    model = model_of()
+    found = groups_of(model, optim.make_optimizers(model, "adamw", lr=1.0, weight_decay=0.1, layer_decay=0.5))
+    layers = {"cls": 3, "pos": 3, "patch": 3, "blocks.0": 2, "blocks.1": 1, "norm": 0, "head": 0}
+    for name, (_, peak, _) in found.items():
+        (below,) = (layer for start, layer in layers.items() if name.startswith(start))
+        assert peak == 0.5**below, name
+
+
+def test_frozen_parameters_are_left_alone() -> None:
+    model = model_of()
+    model.requires_grad_(requires_grad=False)
+    model.head.requires_grad_(requires_grad=True)
+    for kind in KINDS:
+        found = groups_of(model, optim.make_optimizers(model, kind, lr=1.0, weight_decay=0.1, layer_decay=0.5))
+        assert set(found) == {"head.weight", "head.bias"}
+
+
+def test_rates_are_shares_of_the_peak() -> None:
+    optimizers = optim.make_optimizers(model_of(), "muon", lr=0.1, weight_decay=0.0, layer_decay=0.5)
+    for share in (0.5, 0.0, 1.0):
+        optim.set_rate(optimizers, share)
+        assert all(group["lr"] == group["peak"] * share for each in optimizers for group in each.param_groups)
+
+
+@pytest.mark.parametrize("shape", [(64, 32), (32, 64), (48, 24), (10, 200)])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_orthogonal(shape: tuple[int, int], scale: float) -> None:
+    """The nearest orthogonal matrix, about: Newton-Schulz in bfloat16 leaves singular values between 0.7 and 1.2."""
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0)) * scale
+    found = optim.orthogonal(matrix)
+    assert found.dtype == torch.float32
+    values = torch.linalg.svdvals(found)
+    assert values.min() > 0.6
+    assert values.max() < 1.25
+    left, _, right = torch.linalg.svd(matrix, full_matrices=False)
+    assert torch.cosine_similarity(found.flatten(), (left @ right).flatten(), dim=0) > 0.97
+
+
+def test_orthogonal_of_what_is_nearly_flat() -> None:
+    """Directions a hundred times weaker than others come up to them."""
+    left, _, right = torch.linalg.svd(
+        torch.randn(48, 24, generator=torch.Generator().manual_seed(0)), full_matrices=False
+    )
+    values = torch.linalg.svdvals(optim.orthogonal(left @ torch.diag(torch.logspace(0, -2, 24)) @ right))
+    assert values.min() > 0.6
+    assert values.max() < 1.25
+
+
+def test_orthogonal_of_nothing() -> None:
+    assert torch.equal(optim.orthogonal(torch.zeros(4, 3)), torch.zeros(4, 3))
+
+
+def steps(model: nn.Module, optimizers: list[torch.optim.Optimizer], numbers: range) -> None:
+    """Steps with gradients that depend on the weights and the step."""
+    for number in numbers:
+        optim.set_rate(optimizers, 1.0 / (1 + number))
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
+            parameter.grad = noise + parameter.detach() * 0.1
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_optimizers_go_on(kind: optim.Kind, tmp_path: Path) -> None:
+    """What they remember goes through a checkpoint, and the next steps are the same, bit for bit."""
+
+    def make(model: nn.Module) -> list[torch.optim.Optimizer]:
+        return optim.make_optimizers(model, kind, lr=0.02, weight_decay=0.1, layer_decay=0.9)
+
+    model = model_of().to(memory_format=torch.channels_last)
+    optimizers = make(model)
+    assert optim.read_state(optimizers, model) == {}
+    steps(model, optimizers, range(3))
+    kept = copy.deepcopy(model)
+    save(tmp_path, "one", Checkpoint({"optimizer": optim.read_state(optimizers, model)}, {}))
+    steps(model, optimizers, range(3, 6))
+
+    found = load(tmp_path, "one")
+    assert found is not None
+    again = make(kept)
+    optim.write_state(again, kept, found.parts["optimizer"])
+    steps(kept, again, range(3, 6))
+    assert all(torch.equal(tensor, weights(kept)[name]) for name, tensor in weights(model).items())
+    expected, ended = optim.read_state(optimizers, model), optim.read_state(again, kept)
+    assert expected.keys() == ended.keys()
+    assert all(torch.equal(tensor, ended[name]) for name, tensor in expected.items())
+    remembered = {"adamw": {"exp_avg", "exp_avg_sq", "step"}, "sgd": {"momentum_buffer"}}
+    remembered["muon"] = remembered["adamw"] | remembered["sgd"]
+    assert {name.rpartition(":")[2] for name in expected} == remembered[kind]
+    optim.write_state(again, kept, {})  # back to the beginning: nothing is remembered
+    assert optim.read_state(again, kept) == {}
