@@ -3,7 +3,7 @@
     python benchmarks/kill.py > benchmarks/kill.json
 
 Afterwards each must be, bit for bit, what a run is that nobody disturbed: weights, average, optimizer, metrics, and no
-file more or less. The second part needs strace. Takes half an hour; writes only into a temporary folder.
+file more or less. The second part needs strace. Takes ten minutes; writes only into a temporary folder.
 """
 
 from __future__ import annotations

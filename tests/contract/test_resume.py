@@ -64,15 +64,25 @@ def test_killed_at_a_call(bench: Bench, number: int) -> None:
     assert bench.same(f"call-{number}")
 
 
-@pytest.mark.parametrize(
-    ("name", "number"), [("checkpoint.prune", 7), ("checkpoint.point", 3), ("artefact.write_json", 1)]
-)
+@pytest.mark.parametrize(("name", "number"), [("checkpoint.point", 4), ("artefact.write_json", 1)])
 def test_killed_between(bench: Bench, name: str, number: int) -> None:
-    """Just after the last checkpoint was saved, before the first that is judged is called the best, and at the end."""
+    """Before the first that is judged is called the best, and before the model is described."""
     module, _, function = f"vitrail.run.{name}".rpartition(".")
     code, said = bench.ends(name, partial(forked.kill_in, module, function, number))
     assert code == KILLED, said
     assert bench.same(name)
+
+
+def test_killed_before_older_ones_are_taken_away(bench: Bench) -> None:
+    """Nothing is saved after the last one, so they are taken away when it is gone on from."""
+    more = ("seed=1",)
+    assert bench.ends("older", more=more)[0] == 0
+    assert (bench.place / "older" / "checkpoints" / "best").read_text().strip() == kept.step_name(4), "another seed"
+    kill = partial(forked.kill_in, "vitrail.run.checkpoint", "prune", 7)
+    assert bench.ends("older-killed", kill, more=more)[0] == KILLED
+    assert (bench.place / "older-killed" / "checkpoints" / kept.step_name(8)).is_dir()
+    assert bench.ends("older-killed", more=more)[0] == 0
+    assert bits(bench.place / "older-killed") == bits(bench.place / "older")
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
