@@ -43,9 +43,10 @@ def main() -> None:
     """Run the command line: 0 done, 2 the user's input was wrong, 1 our fault, 130 interrupted."""
     # Pillow's remarks on large pictures and damaged EXIF; what matters of them becomes an error of ours.
     warnings.filterwarnings("ignore", module=r"PIL\.")
-    # OpenMP's threads spin while they wait for each other. Where other programs want the cores too, that makes training
-    # a hundred times slower; sleeping costs next to nothing (benchmarks/waiting.py). Read when torch is imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # OpenMP's threads spin while they wait for each other, by default for long. Where other programs want the cores too,
+    # that makes training many times slower; a short spin costs nothing (benchmarks/waiting.py). torch reads it at import.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         code = build_app()(standalone_mode=False)
         sys.stdout.flush()  # a full disk or a closed pipe shows here, not in the interpreter's last breath

@@ -33,10 +33,18 @@ class Score(NamedTuple):
     n: int
 
     def better_than(self, other: Score | None) -> bool:
-        """Higher, or as high with a lower loss; a loss that is not finite is never better."""
+        """Higher by more than chance, or not lower by more and with a lower loss, which a few pictures tell better.
+
+        A loss that is not finite is never better.
+        """
         if not np.isfinite(self.loss):
             return False
-        return other is None or (self.value, -self.loss) > (other.value, -other.loss)
+        if other is None:
+            return True
+        noise = (other.value * (1 - other.value) / max(1, other.n)) ** 0.5
+        if abs(self.value - other.value) > noise:
+            return self.value > other.value
+        return self.loss < other.loss
 
 
 def outputs_of(

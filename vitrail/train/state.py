@@ -117,7 +117,7 @@ class State:
         self.events = Events(job.run) if settings.tensorboard and job.world.leads else None
         self.evaluation_seconds = 0.0
         self.saved_at = self.shown_at = time.monotonic()
-        self.shown_step = self.now.step
+        self.shown_step, self.shown_loss = self.now.step, math.nan
         # A first checkpoint, so that there is something to go back to, whatever happens.
         if found is None and self.save() is not None:
             raise TrainError("the model begins with weights that are not finite.", hint="other --weights.")
@@ -143,8 +143,8 @@ class State:
         speed = (now.step - self.shown_step) * job.settings.batch_size / max(seconds, 1e-9)
         done, elapsed = job.clock.done(now.step), job.clock.elapsed
         left = job.clock.seconds - elapsed if job.clock.seconds else elapsed * (1 - done) / max(done, 1e-9)
-        loss = now.loss_sum / max(1, now.num_losses) if now.num_losses else math.nan
-        job.view.show(Moment(now.step, done, self.epoch, loss, self.lr, speed, max(0.0, left)))
+        self.shown_loss = now.loss_sum / now.num_losses if now.num_losses else self.shown_loss
+        job.view.show(Moment(now.step, done, self.epoch, self.shown_loss, self.lr, speed, max(0.0, left)))
         if self.timing is not None:
             self.timing.add(step=now.step, seconds=round(elapsed, 3), images_per_second=round(speed, 2))
         self.shown_at, self.shown_step = time.monotonic(), now.step
