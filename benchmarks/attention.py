@@ -13,7 +13,7 @@ import time
 import torch
 import torch.nn.functional as F
 
-from vitrail.bench.compare import hardware, take_turns
+from vitrail.benchmark.compare import hardware, take_turns
 
 SHAPES = ((256, 4, 64, 32), (64, 3, 197, 64), (16, 12, 197, 64), (4, 12, 577, 64))
 REPEATS, ROUNDS = 4, 5
@@ -50,8 +50,8 @@ def main() -> None:
     for shape in SHAPES:
         for dtype in (torch.float32, torch.bfloat16):
             contenders = {"fused": contender(fused, shape, dtype), "written out": contender(written, shape, dtype)}
-            for row in take_turns(contenders, reference="fused", unit="passes/s", rounds=ROUNDS):
-                rows.append({"shape": shape, "dtype": str(dtype), **row._asdict()})
+            measured = take_turns(contenders, reference="fused", unit="passes/s", rounds=ROUNDS)
+            rows += [{"shape": shape, "dtype": str(dtype), **row._asdict()} for row in measured]
     print(json.dumps({"hardware": hardware(), "rows": rows}, indent=1))
 
 

@@ -25,7 +25,7 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.contract.damage import CHANGES, DAMAGES, damage, encoded, photo
 from vitrail import check
-from vitrail.bench.compare import hardware
+from vitrail.benchmark.compare import hardware
 
 DATA = Path(os.environ["VITRAIL_DATA"])
 NUM, SHARE, SEED = 10_000, 0.05, 0

@@ -23,7 +23,7 @@ import torch
 from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from vitrail.bench.compare import hardware, take_turns
+from vitrail.benchmark.compare import hardware, take_turns
 from vitrail.data.resize import resize
 
 DATA = Path(os.environ["VITRAIL_DATA"])

@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.contract.forked import Forge, bits, command, note_steps, wait_for, words_of
-from vitrail.bench.compare import hardware
+from vitrail.benchmark.compare import hardware
 
 NUM_KILLS, SEED = 30, 0
 MOST_STEPS = 12  # after which a run is killed

@@ -50,14 +50,14 @@ def by_vitrail(data: Path, minutes: float, seed: int, words: list[str]) -> dict[
         ]
         command += ["--seed", str(seed), "--run", f"{folder}/run", "--json", "--quiet", *words]
         started = time.monotonic()
-        result = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        result = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)  # noqa: S603
     return {"top1": result["test"]["top1"], "steps": result["steps"], "seconds": round(time.monotonic() - started, 1)}
 
 
 def by_timm(data: Path, minutes: float, seed: int) -> dict[str, float]:
     """timm's plain ViT (patch 4, depth 6, width 192), AdamW, crop and flip, cosine to zero, in a process of its own."""
     command = [sys.executable, __file__, str(data), "--minutes", str(minutes), "--peer", str(seed)]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)  # noqa: S603
 
 
 def peer(data: Path, minutes: float, seed: int) -> dict[str, float]:
@@ -112,7 +112,7 @@ def main() -> None:
     if told.peer is not None:
         print(json.dumps(peer(told.data, told.minutes, told.peer)))
         return
-    from vitrail.bench.compare import hardware
+    from vitrail.benchmark.compare import hardware
 
     document = {"minutes": told.minutes, "hardware": hardware(), "rows": []}
     if told.ingredients:

@@ -43,8 +43,8 @@ def main() -> None:
     """Run the command line: 0 done, 2 the user's input was wrong, 1 our fault, 130 interrupted."""
     # Pillow's remarks on large pictures and damaged EXIF; what matters of them becomes an error of ours.
     warnings.filterwarnings("ignore", module=r"PIL\.")
-    # OpenMP's threads spin while they wait for each other, by default for long. Where other programs want the cores too,
-    # that makes training many times slower; a short spin costs nothing (benchmarks/waiting.py). torch reads it at import.
+    # OpenMP's threads spin while they wait for each other, by default for long. Where other programs want the cores
+    # too, that makes training many times slower; a short spin costs nothing. torch reads it when it is imported.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:

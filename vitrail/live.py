@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from vitrail.errors import shown
-from vitrail.train.view import Moment
+from vitrail.training.view import Moment
 
 LINE_SECONDS = 10.0
 

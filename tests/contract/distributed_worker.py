@@ -16,7 +16,7 @@ from typing import Any
 
 import vitrail.__main__ as command_line
 from vitrail.errors import DataError
-from vitrail.train import loop
+from vitrail.training import loop
 
 RANK, ATTEMPT = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT

@@ -203,7 +203,7 @@ def wait_for(path: Path) -> None:
 
 def at_step(step: int, act: Callable[..., object], *args: Any, after: int = 0, **options: Any) -> None:
     """Let something happen just before a step, counted from 0, once it has been begun so often before."""
-    from vitrail.train import loop
+    from vitrail.training import loop
 
     learn, times = loop.learn, 0
 
@@ -220,7 +220,7 @@ def at_step(step: int, act: Callable[..., object], *args: Any, after: int = 0, *
 def poison(step: int, times: int) -> None:
     """The losses of a step's pictures, counted from 0, are NaN the first few times that it comes."""
     from vitrail.objective.classify import Classify
-    from vitrail.train import loop
+    from vitrail.training import loop
 
     learn, forward, left = loop.learn, Classify.forward, times
 
@@ -236,7 +236,7 @@ def poison(step: int, times: int) -> None:
 
 def spoil(step: int) -> None:
     """A weight becomes infinite at a step, the first time that it is taken."""
-    from vitrail.train.state import State
+    from vitrail.training.state import State
 
     take_step, left = State.take_step, 1
 
@@ -252,7 +252,7 @@ def spoil(step: int) -> None:
 
 def note_steps(file: Path) -> None:
     """Each step that is taken stands in a file."""
-    from vitrail.train.state import State
+    from vitrail.training.state import State
 
     take_step = State.take_step
 

@@ -24,8 +24,8 @@ from torch.distributed.run import parse_args
 from tests.conftest import ROOT
 from vitrail.errors import RunError, SpecError
 from vitrail.run import checkpoint, directory
-from vitrail.train import interrupt, loop, shard, task
-from vitrail.train.world import World
+from vitrail.training import interrupt, loop, shard, task
+from vitrail.training.world import World
 from vitrail.verbs.train import train
 
 WORKER = Path(__file__).with_name("distributed_worker.py")

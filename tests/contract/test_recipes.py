@@ -16,7 +16,7 @@ from vitrail import create_model, load, plug, save_weights
 from vitrail.errors import DataError, SpecError, WeightsError
 from vitrail.verbs.train import Training, find_lr, train
 
-RECIPES = plug.entries("vitrail.train.recipe")
+RECIPES = plug.entries("vitrail.training.recipe")
 TINY = "vit_mu_patch4_gap_16"
 COLOURS = {"blue": (40, 60, 200), "green": (40, 200, 60), "red": (200, 40, 60)}
 
@@ -52,7 +52,7 @@ def small(pictures: Path, run: Path, *words: str, **more: object) -> Training:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_says_how_it_is_run_and_what_it_scores(name: str) -> None:
-    said = plug.load("vitrail.train.recipe", name).__doc__ or ""
+    said = plug.load("vitrail.training.recipe", name).__doc__ or ""
     assert "    vitrail train " in said
     assert "two cores" in said
 
@@ -111,7 +111,7 @@ def test_a_warm_start_from_another_run(pictures: Path, tmp_path: Path) -> None:
 
 def test_few_shots_take_that_many(pictures: Path, weights: Path, tmp_path: Path) -> None:
     from vitrail.data.find import open_data
-    from vitrail.train.recipe.probe import few
+    from vitrail.training.recipe.probe import few
 
     source = open_data(pictures).split("train")
     chosen = few(source, 5, 0)

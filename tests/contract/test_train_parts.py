@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from vitrail import catalogue
 from vitrail.run.checkpoint import Checkpoint, load, save
-from vitrail.train import clock as clock_module
-from vitrail.train import optim
-from vitrail.train.average import Average
-from vitrail.train.clock import Clock
-from vitrail.train.guard import WINDOW, Guard
-from vitrail.train.schedule import Schedule, rate
+from vitrail.training import clock as clock_module
+from vitrail.training import optim
+from vitrail.training.average import Average
+from vitrail.training.clock import Clock
+from vitrail.training.guard import WINDOW, Guard
+from vitrail.training.schedule import Schedule, rate
 
 SCHEDULES = get_args(Schedule)
 KINDS = get_args(optim.Kind)

@@ -108,8 +108,8 @@ def test_every_field_of_the_data_is_documented() -> None:
 
 def test_every_setting_is_documented() -> None:
     page = (ROOT / "docs" / "training.md").read_text()
-    for name in plug.entries("vitrail.train.recipe"):
-        recipe = plug.load("vitrail.train.recipe", name)
+    for name in plug.entries("vitrail.training.recipe"):
+        recipe = plug.load("vitrail.training.recipe", name)
         for field in recipe.Spec.model_fields if hasattr(recipe, "Spec") else ():
             assert f"`{field}`" in page or field == "augment", f"{name}: {field}"
 
@@ -263,6 +263,15 @@ def test_an_interrupt_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         entry.main()
     assert stopped.value.code == 130
     assert capsys.readouterr().err == "Interrupted.\n"
+
+
+def test_no_folder_hides_a_public_name() -> None:
+    """Python puts an imported folder into its package, over a function of the same name."""
+    import pkgutil
+
+    import vitrail
+
+    assert not {found.name for found in pkgutil.iter_modules(vitrail.__path__)} & set(vitrail.__all__)
 
 
 def test_version(workplace: Path) -> None:

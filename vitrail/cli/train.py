@@ -45,7 +45,7 @@ def command(
 
     Ctrl-C saves and stops; the same command again goes on.
     """
-    from vitrail.train.world import leads
+    from vitrail.training.world import leads
     from vitrail.verbs.train import find_lr as find
     from vitrail.verbs.train import train
 

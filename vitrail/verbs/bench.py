@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from vitrail import plug
-from vitrail.bench.compare import Bench
+from vitrail.benchmark.compare import Bench
 
-WORKLOADS = "vitrail.bench.workload"
+WORKLOADS = "vitrail.benchmark.workload"
 
 
 def bench(

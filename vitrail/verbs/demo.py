@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vitrail.train.view import View
+from vitrail.training.view import View
 from vitrail.verbs.train import Training, train
 
 # Digits must not be mirrored, and 8 x 8 pixels need no deep model.

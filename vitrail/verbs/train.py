@@ -23,18 +23,18 @@ from vitrail.data.transform import Preprocess
 from vitrail.errors import RunError
 from vitrail.run import directory
 from vitrail.run.artefact import write_artefact
-from vitrail.train import world as processes
-from vitrail.train.events import writer_class
-from vitrail.train.judge import score_of
-from vitrail.train.sets import Sets, fingerprint, make_sets
-from vitrail.train.settings import LENGTHS, Common
-from vitrail.train.task import Outcome, Task
-from vitrail.train.trial import Rates, few_of, forecast, one_step, try_rates
-from vitrail.train.view import Silent, View
-from vitrail.train.world import World
+from vitrail.training import world as processes
+from vitrail.training.events import writer_class
+from vitrail.training.judge import score_of
+from vitrail.training.sets import Sets, fingerprint, make_sets
+from vitrail.training.settings import LENGTHS, Common
+from vitrail.training.task import Outcome, Task
+from vitrail.training.trial import Rates, few_of, forecast, one_step, try_rates
+from vitrail.training.view import Silent, View
+from vitrail.training.world import World
 from vitrail.weights.source import load_weights
 
-RECIPES = "vitrail.train.recipe"
+RECIPES = "vitrail.training.recipe"
 MINUTES = 10.0  # that a run takes if no length is told
 NUM_GOLDEN = 8
 MODEL_WORD = "model."
@@ -246,7 +246,7 @@ def _finish(task: Task, asked: Asked, outcome: Outcome) -> Training:
             score = score_of(outputs, several=sets.several)
             scores[split] = {metric: score.value, "n": score.n}
     name, recipe = asked.name, asked.recipe
-    seconds = round(time.monotonic() - task.started, 2)
+    seconds = round(task.earlier + time.monotonic() - task.started, 2)
     result = {"recipe": recipe, "steps": outcome.steps, "seconds": seconds, **scores, "story": list(outcome.story)}
     if world.leads:
         reader = Reader(model.preprocess)

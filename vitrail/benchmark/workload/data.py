@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vitrail.bench.compare import Bench, Contender, hardware, take_turns
+from vitrail.benchmark.compare import Bench, Contender, hardware, take_turns
 from vitrail.data.cache import PixelCache
 from vitrail.data.find import open_data
 from vitrail.data.loader import Loader

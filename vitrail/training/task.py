@@ -20,16 +20,16 @@ from vitrail.data.transform import Preprocess
 from vitrail.errors import DataError, RunError
 from vitrail.objective.classify import Classify, class_weights
 from vitrail.run.directory import check_room, write_config
-from vitrail.train import fit
-from vitrail.train.clock import Clock
-from vitrail.train.judge import Outputs, outputs_of
-from vitrail.train.loop import train as run_loop
-from vitrail.train.sets import Sets
-from vitrail.train.settings import Common, Settings
-from vitrail.train.shard import put_together
-from vitrail.train.state import Job, Progress
-from vitrail.train.view import View
-from vitrail.train.world import World, spread
+from vitrail.training import fit
+from vitrail.training.clock import Clock
+from vitrail.training.judge import Outputs, outputs_of
+from vitrail.training.loop import train as run_loop
+from vitrail.training.sets import Sets
+from vitrail.training.settings import Common, Settings
+from vitrail.training.shard import put_together
+from vitrail.training.state import Job, Progress
+from vitrail.training.view import View
+from vitrail.training.world import World, spread
 
 T = TypeVar("T")
 EVALUATION_BATCH = 64
@@ -63,6 +63,8 @@ class Task:
     shard: bool = False
     config: dict[str, Any] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
+    earlier: float = 0.0
+    """Seconds that were spent before an interruption."""
 
     def decide(self, key: str, choose: Callable[[], T]) -> T:
         """A choice that is made once for a run, by the leader, and kept in its config.yaml."""
@@ -172,6 +174,7 @@ class Task:
             metric="map" if self.sets.several else "top1",
         )
         progress = run_loop(job)
+        self.earlier = clock.spent
         if self.shard:
             put_together(model, held)
         model.to(memory_format=torch.contiguous_format)

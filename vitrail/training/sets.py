@@ -13,9 +13,9 @@ from torch import Tensor
 from vitrail.data.held_out import hold_out
 from vitrail.data.table import Source, Stream, Table
 from vitrail.errors import DataError
-from vitrail.train.settings import Common
-from vitrail.train.view import View
-from vitrail.train.world import World
+from vitrail.training.settings import Common
+from vitrail.training.view import View
+from vitrail.training.world import World
 
 LEAST = 2  # pictures of a class
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.chance import chance
-from vitrail.train.view import View
+from vitrail.training.view import View
 
 STRENGTHS = tuple(10.0 ** (power / 2) for power in range(-7, 2))  # scikit-learn's C; smaller is stronger
 MAX_STEPS = 300

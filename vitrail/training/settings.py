@@ -9,11 +9,11 @@ from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 from vitrail import spec
 from vitrail.data.augment import Augment
 from vitrail.errors import SpecError
-from vitrail.train.optim import Kind
-from vitrail.train.schedule import Schedule
+from vitrail.training.optim import Kind
+from vitrail.training.schedule import Schedule
 
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
-Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0.0, le=1e9)]
 LENGTHS = ("epochs", "steps", "minutes")
 
 

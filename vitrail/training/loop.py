@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from vitrail.data.loader import Batch
-from vitrail.train import optim
-from vitrail.train.interrupt import Interrupted, Stop
-from vitrail.train.schedule import rate
-from vitrail.train.state import Job, Progress, State
+from vitrail.training import optim
+from vitrail.training.interrupt import Interrupted, Stop
+from vitrail.training.schedule import rate
+from vitrail.training.state import Job, Progress, State
 
 SEEDS = 2**63
 STRIDE = 0x9E3779B97F4A7C15  # so that the seeds of neighbouring steps have nothing in common

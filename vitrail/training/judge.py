@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vitrail.data.loader import Loader
 from vitrail.objective.classify import Classify
-from vitrail.train.world import World
+from vitrail.training.world import World
 
 Progress = Callable[[int, int], None]
 

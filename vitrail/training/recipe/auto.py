@@ -19,10 +19,10 @@ import torch
 
 from vitrail import plug
 from vitrail.objective.classify import Classify
-from vitrail.train.judge import Outputs, score_of
-from vitrail.train.task import Outcome, Task
+from vitrail.training.judge import Outputs, score_of
+from vitrail.training.task import Outcome, Task
 
-RECIPES = "vitrail.train.recipe"
+RECIPES = "vitrail.training.recipe"
 Z95 = 1.645  # the normal quantile of a one-sided test at 5 %
 TEMPERATURES = tuple(10 ** (power / 20) for power in range(-20, 21))
 SMALL = 5000  # pictures below which training from scratch disappoints

@@ -14,7 +14,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor, nn
 
-from vitrail.train import shard
+from vitrail.training import shard
 
 Kind = Literal["adamw", "sgd", "muon"]
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)

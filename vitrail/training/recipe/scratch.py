@@ -14,9 +14,9 @@ from pydantic import Field
 from vitrail.data.augment import Augment
 from vitrail.data.probe import probe
 from vitrail.data.table import Source
-from vitrail.train.optim import Kind
-from vitrail.train.settings import Settings, Share
-from vitrail.train.task import Outcome, Task
+from vitrail.training.optim import Kind
+from vitrail.training.settings import Positive, Settings, Share
+from vitrail.training.task import Outcome, Task
 
 
 class Spec(Settings):
@@ -24,7 +24,7 @@ class Spec(Settings):
 
     batch_size: int = Field(128, gt=0)
     optimizer: Kind = "muon"
-    lr: float = Field(0.02, gt=0.0, allow_inf_nan=False)
+    lr: Positive = 0.02
     weight_decay: float = Field(0.05, ge=0.0)
     warmup: Share = 0.05
     ema: Share = 0.99

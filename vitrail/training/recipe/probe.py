@@ -24,10 +24,10 @@ from vitrail.data.augment import Augment
 from vitrail.data.chance import chance
 from vitrail.data.table import Source, Stream, Table
 from vitrail.errors import DataError
-from vitrail.train.judge import Outputs, outputs_of
-from vitrail.train.linear import Linear, cross_validate, fit_linear
-from vitrail.train.settings import Common
-from vitrail.train.task import Outcome, Task
+from vitrail.training.judge import Outputs, outputs_of
+from vitrail.training.linear import Linear, cross_validate, fit_linear
+from vitrail.training.settings import Common
+from vitrail.training.task import Outcome, Task
 
 CROPS = Augment(scale=(0.5, 1.0))
 

@@ -20,7 +20,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from vitrail.errors import SpecError, TrainError, VitrailError, brief
-from vitrail.train import shard as parts
+from vitrail.training import shard as parts
 
 T = TypeVar("T")
 CALLS = count()  # of what is done together, which every process numbers alike

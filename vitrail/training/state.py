@@ -16,16 +16,16 @@ from vitrail.objective.classify import Classify
 from vitrail.run import checkpoint as kept
 from vitrail.run.checkpoint import Checkpoint
 from vitrail.run.directory import CHECKPOINTS, METRICS, TIMING, Lines
-from vitrail.train import optim, shard
-from vitrail.train.average import Average
-from vitrail.train.clock import Clock
-from vitrail.train.events import Events
-from vitrail.train.guard import Guard
-from vitrail.train.judge import Score, outputs_of, score_of
-from vitrail.train.saved import Saved
-from vitrail.train.settings import Settings
-from vitrail.train.view import Moment, View
-from vitrail.train.world import World
+from vitrail.training import optim, shard
+from vitrail.training.average import Average
+from vitrail.training.clock import Clock
+from vitrail.training.events import Events
+from vitrail.training.guard import Guard
+from vitrail.training.judge import Score, outputs_of, score_of
+from vitrail.training.saved import Saved
+from vitrail.training.settings import Settings
+from vitrail.training.view import Moment, View
+from vitrail.training.world import World
 
 BRAKE = 0.1  # by which the learning rate is multiplied when the guard goes back
 MAX_RETURNS = 3

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import TrainError
 from vitrail.objective.classify import Classify
-from vitrail.train.world import World
+from vitrail.training.world import World
 
 MEMORY_SHARE = 0.6  # of what is free, for what a batch keeps for its way back
 TRIES = 3

@@ -16,8 +16,8 @@ from vitrail.errors import RunError
 from vitrail.run import checkpoint as kept
 from vitrail.run.checkpoint import Checkpoint
 from vitrail.run.parts import Kinds, Place, read_parts, write_parts
-from vitrail.train.shard import is_cut
-from vitrail.train.world import World
+from vitrail.training.shard import is_cut
+from vitrail.training.world import World
 
 
 class Saved(NamedTuple):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from vitrail.train import shard
+from vitrail.training import shard
 
 
 class Average:

@@ -11,10 +11,10 @@ import torch
 
 from vitrail.data.table import Source, Stream
 from vitrail.errors import TrainError
-from vitrail.train import optim
-from vitrail.train.sets import Sets
-from vitrail.train.settings import Common, Settings
-from vitrail.train.task import Task
+from vitrail.training import optim
+from vitrail.training.sets import Sets
+from vitrail.training.settings import Common, Settings
+from vitrail.training.task import Task
 
 A = TypeVar("A", bound=Common)
 FEW = 2  # pictures of each class

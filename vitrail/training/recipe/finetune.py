@@ -19,16 +19,16 @@ from pydantic import Field
 
 from vitrail import plug
 from vitrail.data.augment import Augment
-from vitrail.train import lora
-from vitrail.train.settings import Settings, Share
-from vitrail.train.task import Outcome, Task
+from vitrail.training import lora
+from vitrail.training.settings import Positive, Settings, Share
+from vitrail.training.task import Outcome, Task
 
 
 class Spec(Settings):
     """The loop's settings, with defaults for small sets of pictures."""
 
     batch_size: int = Field(64, gt=0)
-    lr: float = Field(3e-4, gt=0.0, allow_inf_nan=False)
+    lr: Positive = 3e-4
     weight_decay: float = Field(0.05, ge=0.0)
     layer_decay: float = Field(0.75, gt=0.0, le=1.0)
     warmup: Share = 0.1
@@ -45,7 +45,7 @@ def train(task: Task) -> Outcome:
     settings = task.settings
     assert isinstance(settings, Spec)
     if settings.head_from == "probe":
-        model = plug.load("vitrail.train.recipe", "probe").train(task).model.train()
+        model = plug.load("vitrail.training.recipe", "probe").train(task).model.train()
     else:
         model = task.new_model(num_classes=len(task.sets.classes))
     if settings.lora:
