@@ -17,7 +17,7 @@ from tests.contract.reading import fingerprint
 from vitrail.run import checkpoint as kept
 
 
-@pytest.mark.parametrize(("lr", "save_every"), [("20.0", 2), ("1.0e+6", 1), ("1.0e+30", 1)])
+@pytest.mark.parametrize(("lr", "save_every"), [("20.0", 2), ("1.0e+6", 1), ("1.0e+9", 1)])
 def test_learning_rate_far_too_high(bench: Bench, lr: str, save_every: int) -> None:
     """Whether it helps to go back or not: what is kept is finite, and so are the lines of metrics."""
     name = f"lr-{lr}-{save_every}"

@@ -230,10 +230,11 @@ def test_a_parquet_is_held_by_few_groups_of_rows(tmp_path: Path) -> None:
 
 def test_digits_come_along() -> None:
     digits = open_data("digits")
-    assert (len(digits), digits.classes, digits.split_names) == (1797, tuple("0123456789"), ())
+    assert (len(digits), digits.classes, digits.split_names) == (1797, tuple("0123456789"), ("train", "test"))
     first = digits[0].content()
     assert (first.shape, first.dtype, first.max(), digits.label_names(0)) == ((8, 8), np.uint8, 239, ("0",))
     assert len(open_data("Digits")) == 1797
+    assert len(digits.split("test")) == 1797 // 5
 
 
 @pytest.mark.data

@@ -10,20 +10,20 @@ import typer
 from vitrail.console import JsonFlag, QuietFlag, print_json, remark
 from vitrail.live import duration, live_view
 
-STORY = """Vitrail's demo: a small Vision Transformer learns to read handwriting, on this machine, in about a minute.
+STORY = """Vitrail's demo: a small Vision Transformer learns to read handwriting, on this machine, in less than a minute.
 
 1. The pictures. scikit-learn's 1,797 handwritten digits come along: 8 x 8 pixels, ten classes. Every fifth one is put
    aside for the test and never looked at until the end; a tenth of the others is held out to choose by.
-2. The model. Three small convolutions, then each cell of 2 x 2 pixels is a token; two transformer blocks let the tokens
+2. The model. A few small convolutions, then each cell of 2 x 2 pixels is a token; two transformer blocks let the tokens
    look at each other; their mean tells the digit.
-3. The training. Muon, a cosine schedule and a moving average of the weights. Ctrl-C saves and stops, the same command
-   goes on.
+3. The training. Parts of the digits, resized, so that it never sees the same picture twice; Muon, a cosine schedule and
+   a moving average of the weights. Ctrl-C saves and stops, the same command goes on.
 """
 AFTER = """
 Three things to try next:
   vitrail check DATA                         what is wrong with your pictures
   vitrail train DATA --minutes 10            the best model of them in ten minutes
-  vitrail evaluate {run} digits    how sure one can be of the score"""
+  {judge:<42} how sure one can be of the score"""
 
 
 def command(
@@ -47,4 +47,4 @@ def command(
         f"({wrong} wrong), after {result.steps:,} steps in {duration(result.seconds)}."
     )
     print(f"   The model and all about it lie in {result.run}.")
-    remark(AFTER.format(run=result.run), quiet=quiet)
+    remark(AFTER.format(judge=f"vitrail evaluate {result.run} digits"), quiet=quiet)

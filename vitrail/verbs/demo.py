@@ -8,7 +8,10 @@ from vitrail.training.view import View
 from vitrail.verbs.train import Training, train
 
 # Digits must not be mirrored, and 8 x 8 pixels need no deep model.
-SETTINGS = ("epochs=30", "batch_size=64", "model.depth=2", "augment.flip_rate=0.0")
+SETTINGS = (
+    *("epochs=20", "batch_size=64", "model.depth=2"),
+    *("augment.flip_rate=0.0", "augment.crop=resized", "augment.scale=[0.7, 1.0]"),
+)
 
 
 def demo(*, run: str | Path = "runs/demo", view: View | None = None) -> Training:
