@@ -10,7 +10,7 @@ import typer
 from vitrail.console import JsonFlag, QuietFlag, print_json, remark
 from vitrail.live import duration, live_view
 
-STORY = """Vitrail's demo: a small Vision Transformer learns to read handwriting, on this machine, in less than a minute.
+STORY = """Vitrail's demo: a small Vision Transformer learns to read handwriting, on this machine, in a minute.
 
 1. The pictures. scikit-learn's 1,797 handwritten digits come along: 8 x 8 pixels, ten classes. Every fifth one is put
    aside for the test and never looked at until the end; a tenth of the others is held out to choose by.
