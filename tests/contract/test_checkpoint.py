@@ -368,7 +368,7 @@ def test_torn_line(tmp_path: Path, before: str, torn: str) -> None:
 def test_lines_without_room(tmp_path: Path) -> None:
     lines = Lines(tmp_path / "metrics.jsonl")
     lines.file.close()
-    lines.file = Path("/dev/full").open("ab", buffering=0)  # noqa: SIM115
+    lines.file = Path("/dev/full").open("ab", buffering=0)  # noqa: SIM115 - closed with the lines
     with pytest.raises(RunError, match=r"metrics\.jsonl cannot be written") as caught:
         lines.add(step=1)
     assert caught.value.got == "[Errno 28] No space left on device."

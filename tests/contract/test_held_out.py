@@ -93,7 +93,7 @@ def test_a_share_that_cannot_be(share: float) -> None:
 def test_the_seed_alone_decides(tmp_path: Path) -> None:
     table = write_folder(tmp_path)
     seen: list[tuple[int, int]] = []
-    progress = lambda done, whole: seen.append((done, whole))  # noqa: E731
+    progress = lambda done, whole: seen.append((done, whole))  # noqa: E731 - a name for a line
     first, *same = (hold_out(table, share=0.2, seed=7, workers=workers, progress=progress) for workers in (1, 1, 0, 5))
     assert all(np.array_equal(first.held, other.held) for other in same)
     assert seen == [(done, 37) for done in range(1, 38)] * 4

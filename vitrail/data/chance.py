@@ -5,7 +5,7 @@ So the order and the pixels do not depend on workers, ranks or interruptions, an
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,7 @@ def epoch_order(
     shown = -(-num // repeats)
     order = random.permutation(num)[:shown] if balance is None else _balanced(balance, shown, random)
     order = np.repeat(order, repeats)[:num]
-    return order, _times_before(order)
+    return order, times_before(order)
 
 
 def _balanced(labels: NDArray[np.int32], num: int, random: np.random.Generator) -> NDArray[np.int64]:
@@ -63,7 +63,7 @@ def _balanced(labels: NDArray[np.int32], num: int, random: np.random.Generator) 
     return random.permutation(np.concatenate(drawn))
 
 
-def _times_before(order: NDArray[np.int64]) -> NDArray[np.int64]:
+def times_before(order: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
     """How often each entry has occurred before its place."""
     by_value = np.argsort(order, kind="stable")
     ordered = order[by_value]

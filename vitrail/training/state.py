@@ -193,8 +193,6 @@ class State:
     def judge(self) -> str | None:
         """Look at the validation pictures and save; gives an objection instead if the model is broken."""
         job, now, began = self.job, self.now, time.monotonic()
-        if not self._finite(self._parts()):
-            return NOT_FINITE
         if self.average is not None:
             with self.average.applied():
                 outputs = outputs_of(job.trained, job.val, job.world, bfloat16=job.bfloat16)

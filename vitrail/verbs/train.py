@@ -140,7 +140,7 @@ def ask(
     chosen = parse_settings(recipe, settings, minutes=minutes, seed=seed, has_weights=weights is not None)
     source = open_data(data, data_dir=data_dir)
     model_words = [word.removeprefix(MODEL_WORD) for word in settings if word.startswith(MODEL_WORD)]
-    name, new_model = model_maker(source, model, weights, model_words)
+    name, new_model = model_maker(source, model, weights, model_words, chosen.seed)
     new_model(num_classes=max(2, len(source.classes)))  # what is wrong with the model is told before anything is begun
     words = {
         "data": str(data),
@@ -201,7 +201,7 @@ def parse_settings(recipe: str, words: Sequence[str], *, minutes: float | None, 
 
 
 def model_maker(
-    source: Source, model: str | None, weights: str | Path | None, words: Sequence[str]
+    source: Source, model: str | None, weights: str | Path | None, words: Sequence[str], seed: int
 ) -> tuple[str, Callable[..., Any]]:
     """The model's name, and how to make it; by the shapes of the weights where no name is told."""
     if model is None and weights is not None:
@@ -214,7 +214,7 @@ def model_maker(
     fields = {key: getattr(spec, key) for key in (word.partition("=")[0].partition(".")[0] for word in words)}
 
     def new_model(**more: Any) -> Any:
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         made = catalogue.create_model(name, weights=weights, **{**fields, **more})
         made.preprocess = made.preprocess or Preprocess(size=made.spec.image_size)
         return made

@@ -16,12 +16,11 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from vitrail.data.augment import Augment
-from vitrail.data.chance import chance
+from vitrail.data.chance import chance, times_before
 from vitrail.data.table import Source, Stream, Table
 from vitrail.errors import DataError
 from vitrail.training.judge import Outputs, outputs_of
@@ -106,17 +105,7 @@ def few(source: Source, shots: int, seed: int) -> Table:
     if isinstance(source, Stream) or source.starts is not None:
         raise DataError("few-shot learning needs one label a picture, in any order.", got="shards, or several labels.")
     order = chance("order", seed=seed, epoch=0).permutation(len(source))
-    ranks = rank_in_class(source.labels[order])
-    return source.only(np.sort(order[ranks < shots]))
-
-
-def rank_in_class(labels: NDArray[np.int32]) -> NDArray[np.int64]:
-    """How many of the same class come before each entry."""
-    ranks = np.zeros(len(labels), dtype=np.int64)
-    for label in np.unique(labels):
-        places = np.flatnonzero(labels == label)
-        ranks[places] = np.arange(len(places))
-    return ranks
+    return source.only(np.sort(order[times_before(source.labels[order]) < shots]))
 
 
 @torch.no_grad()
