@@ -25,6 +25,10 @@ BATCH, PAD = 128, 4
 WITHOUT = {
     "the recipe": [],
     "without the convolutional stem (patches of 4 x 4)": ["--model", "vit_nano_patch4_gap_32"],
+    "without the mean of the tokens (a class token)": [
+        *("--model", "vit_nano_conv4_32", "model.class_token=true", "model.pool=token"),
+        *("model.norm_after_pool=false", "model.position_prefix=null"),
+    ],
     "without Muon (AdamW)": ["optimizer=adamw", "lr=0.002"],
     "without small pictures first": ["small_until=0.0"],
     "without bfloat16": ["precision=float32"],

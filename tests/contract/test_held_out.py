@@ -14,10 +14,16 @@ from PIL import Image, ImageOps
 
 from tests.contract.damage import encoded, photo
 from tests.contract.small_pictures import table_of, write_folder
+from vitrail.data.check import look_at
 from vitrail.data.held_out import HeldOut, grouped, hold_out
 from vitrail.data.source import folder
 from vitrail.data.table import Table
 from vitrail.errors import DataError
+
+
+def divided(table: Table, *, share: float, seed: int) -> HeldOut:
+    """A table divided after a look at each of its pictures."""
+    return hold_out(table, share=share, seed=seed, seen=look_at(table))
 
 
 def copies(labels: list[int], originals: Sequence[int]) -> Table:
@@ -55,21 +61,21 @@ def check(table: Table, sides: HeldOut) -> None:
 
 def test_each_class_has_its_share() -> None:
     table = table_of([row % 3 for row in range(60)])
-    sides = hold_out(table, share=0.2, seed=0)
+    sides = divided(table, share=0.2, seed=0)
     check(table, sides)
     assert (counts(table, sides.held), sides.num_groups) == ([4, 4, 4], 0)
 
 
 def test_what_rounding_takes_from_the_classes_the_whole_gets_back() -> None:
     table = table_of([row % 10 for row in range(50)])
-    held = {tuple(counts(table, hold_out(table, share=0.3, seed=seed).held)) for seed in range(4)}
+    held = {tuple(counts(table, divided(table, share=0.3, seed=seed).held)) for seed in range(4)}
     assert {tuple(sorted(each)) for each in held} == {(1,) * 5 + (2,) * 5}
     assert len(held) > 1  # the classes that have one more are drawn
 
 
 def test_classes_of_unequal_size() -> None:
     table = table_of([0] * 200 + [1] * 20 + [2] * 5 + [3] * 2 + [4])
-    sides = hold_out(table, share=0.1, seed=3)
+    sides = divided(table, share=0.1, seed=3)
     check(table, sides)
     assert counts(table, sides.held) == [20, 2, 1, 1, 0]
 
@@ -79,7 +85,7 @@ def test_classes_of_unequal_size() -> None:
 )
 def test_any_share_leaves_both_sides_something_of_each_class(share: float, held: list[int]) -> None:
     table = table_of([0] * 20 + [1] * 4 + [2] * 2 + [3])
-    sides = hold_out(table, share=share, seed=0)
+    sides = divided(table, share=share, seed=0)
     check(table, sides)
     assert counts(table, sides.held) == held
 
@@ -87,28 +93,35 @@ def test_any_share_leaves_both_sides_something_of_each_class(share: float, held:
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 10.0, float("nan")])
 def test_a_share_that_cannot_be(share: float) -> None:
     with pytest.raises(DataError, match=rf"lies between 0 and 1.\n  Got {share}.\n  Try 0.1, a tenth of each class."):
-        hold_out(table_of([0, 0, 1, 1]), share=share, seed=0)
+        divided(table_of([0, 0, 1, 1]), share=share, seed=0)
 
 
 def test_the_seed_alone_decides(tmp_path: Path) -> None:
     table = write_folder(tmp_path)
     seen: list[tuple[int, int]] = []
     progress = lambda done, whole: seen.append((done, whole))  # noqa: E731 - a name for a line
-    first, *same = (hold_out(table, share=0.2, seed=7, workers=workers, progress=progress) for workers in (1, 1, 0, 5))
+    looks = [look_at(table, workers=workers, progress=progress) for workers in (1, 1, 0, 5)]
+    first, *same = (hold_out(table, share=0.2, seed=7, seen=look) for look in looks)
     assert all(np.array_equal(first.held, other.held) for other in same)
     assert seen == [(done, 37) for done in range(1, 38)] * 4
-    assert len({tuple(hold_out(table, share=0.2, seed=seed).held.tolist()) for seed in range(5)}) == 5
+    assert len({tuple(divided(table, share=0.2, seed=seed).held.tolist()) for seed in range(5)}) == 5
+
+
+def test_without_a_look_every_picture_is_for_itself() -> None:
+    table = copies([0] * 8, [0] * 8)
+    assert hold_out(table, share=0.5, seed=0, seen=None).held.shape == (4,)
+    assert look_at(table, seconds=0.0) is None
 
 
 def test_the_same_pictures_tomorrow() -> None:
     table = table_of([row % 3 for row in range(30)])
-    assert hold_out(table, share=0.2, seed=0).held.tolist() == [11, 12, 14, 18, 19, 25]
+    assert divided(table, share=0.2, seed=0).held.tolist() == [11, 12, 14, 18, 19, 25]
 
 
 def test_groups_are_numbered_as_they_come_up() -> None:
     table = copies([0] * 8, [0, 1, 2, 1, 4, 0, 2, 0])
     assert grouped(table).tolist() == [0, 1, 2, 1, 3, 0, 2, 0]
-    assert hold_out(table, share=0.3, seed=0).num_groups == 3
+    assert divided(table, share=0.3, seed=0).num_groups == 3
 
 
 def write_copies(root: Path) -> dict[str, str]:
@@ -142,7 +155,7 @@ def test_copies_are_never_divided(tmp_path: Path) -> None:
     assert grouped(table).tolist() == [order.index(name) for name in names]
     held_groups = set()
     for seed in range(6):
-        sides = hold_out(table, share=0.4, seed=seed)
+        sides = divided(table, share=0.4, seed=seed)
         check(table, sides)
         assert sides.num_groups == 4
         assert len(sides.held) in (14, 15)
@@ -155,7 +168,7 @@ def test_a_small_share_takes_the_small_group() -> None:
     originals = [0] * 5 + [5] + [6] * 5 + [11] * 3 + [14] * 3 + [17] * 5 + [22] * 3 + [25] * 4
     table = copies([0] * 6 + [1] * 5 + [2] * 6 + [3] * 12, originals)
     for seed in range(4):
-        sides = hold_out(table, share=0.1, seed=seed)
+        sides = divided(table, share=0.1, seed=seed)
         check(table, sides)
         assert counts(table, sides.held) == [1, 0, 3, 3]
         assert 5 in sides.held
@@ -163,7 +176,7 @@ def test_a_small_share_takes_the_small_group() -> None:
 
 def test_whole_groups_come_as_near_as_they_can() -> None:
     table = copies([0] * 40, [row // 4 * 4 for row in range(40)])
-    sizes = [len(hold_out(table, share=share, seed=0).held) for share in (0.01, 0.125, 0.15, 0.175, 0.5)]
+    sizes = [len(divided(table, share=share, seed=0).held) for share in (0.01, 0.125, 0.15, 0.175, 0.5)]
     assert sizes == [4, 4, 4, 8, 20]  # of 1, 5, 6, 7 and 20; 6 is as near to 4 as to 8
 
 
@@ -171,7 +184,7 @@ def test_the_same_picture_under_two_labels_takes_from_both() -> None:
     """Class 1 has no picture but those that class 0 has too; class 2 has one only, which is in class 0 besides."""
     table = copies([0, 0, 0, 0, 0, 0, 1, 1, 2], [0, 1, 2, 3, 4, 5, 0, 1, 2])
     for seed in range(6):
-        sides = hold_out(table, share=0.3, seed=seed)
+        sides = divided(table, share=0.3, seed=seed)
         check(table, sides)
         assert counts(table, sides.held) == [2, 1, 0]
 
@@ -180,7 +193,7 @@ def test_where_not_every_class_can_be_held_out_training_comes_first() -> None:
     """Three groups, three classes, each of two of them: whatever is held out, a class of the three has none or all."""
     table = copies([0, 0, 1, 1, 2, 2], [0, 1, 1, 3, 3, 0])
     for seed in range(6):
-        sides = hold_out(table, share=0.5, seed=seed)
+        sides = divided(table, share=0.5, seed=seed)
         check(table, sides)
         assert sorted(counts(table, sides.held)) == [0, 1, 1]
 
@@ -194,7 +207,7 @@ def test_any_set_is_divided_well() -> None:
         for row in np.flatnonzero(random.random(len(labels)) < 0.3):  # copies within a class
             originals[row] = originals[random.choice(np.flatnonzero(labels == labels[row]))]
         table = copies(labels.tolist(), originals.tolist())
-        sides = hold_out(table, share=share, seed=seed)
+        sides = divided(table, share=share, seed=seed)
         check(table, sides)
         held = counts(table, sides.held)
         groups = grouped(table)
@@ -214,7 +227,7 @@ def test_several_labels() -> None:
     bare = {row for row, each in enumerate(labels) if not each}
     whole = np.array(counts(table, np.arange(400)))
     for seed in range(3):
-        sides = hold_out(table, share=0.2, seed=seed)
+        sides = divided(table, share=0.2, seed=seed)
         check(table, sides)
         assert (np.abs(np.array(counts(table, sides.held)) - 0.2 * whole) <= 2.0).all()
         assert abs(len(bare & set(sides.held.tolist())) - 0.2 * len(bare)) <= 2.0
@@ -228,7 +241,7 @@ def test_rare_labels_take_nothing_from_the_others() -> None:
     The last two labels come with that one too, and still have their share.
     """
     table = several([[0, 1 + row // 2] for row in range(20)] + [[0, 11, 12]] * 20 + [[0, 13]] * 60 + [[0, 14]])
-    sides = hold_out(table, share=0.1, seed=0)
+    sides = divided(table, share=0.1, seed=0)
     check(table, sides)
     assert counts(table, sides.held) == [18] + [1] * 10 + [2, 2, 6, 0]
 
@@ -237,7 +250,7 @@ def test_what_a_rare_label_needs_is_held_out_first() -> None:
     """Groups of three are too large for both labels; the one for the rare label is enough for the common one."""
     table = several([[0, 1]] * 6 + [[0]] * 15, [row // 3 * 3 for row in range(21)])
     for seed in range(4):
-        assert counts(table, hold_out(table, share=0.1, seed=seed).held) == [3, 3]
+        assert counts(table, divided(table, share=0.1, seed=seed).held) == [3, 3]
 
 
 def test_broken_pictures_stay_and_count_for_nothing(tmp_path: Path) -> None:
@@ -251,7 +264,7 @@ def test_broken_pictures_stay_and_count_for_nothing(tmp_path: Path) -> None:
     table = folder.open_source(str(tmp_path))
     assert len(set(grouped(table).tolist())) == len(table) == 35
     for seed in range(6):
-        sides = hold_out(table, share=0.5, seed=seed)
+        sides = divided(table, share=0.5, seed=seed)
         assert counts(table, sides.held) == [5, 5, 5, 0]
         assert sides.num_groups == 0
         kept = {table.names[row] for row in sides.kept}
@@ -260,5 +273,5 @@ def test_broken_pictures_stay_and_count_for_nothing(tmp_path: Path) -> None:
 
 def test_a_table_of_nothing() -> None:
     for table in (table_of([0]).only([]), several([[0, 1], [1]]).only([])):
-        sides = hold_out(table, share=0.1, seed=0)
+        sides = divided(table, share=0.1, seed=0)
         assert (len(sides.kept), len(sides.held), sides.num_groups) == (0, 0, 0)

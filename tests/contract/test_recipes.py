@@ -162,7 +162,7 @@ def test_early_stopping(pictures: Path, tmp_path: Path) -> None:
 
 
 def test_small_pictures_first(pictures: Path, tmp_path: Path) -> None:
-    assert small(pictures, tmp_path / "run", "small_size=8", "small_until=0.5").steps == 12
+    assert small(pictures, tmp_path / "run", "small_side=0.5", "small_until=0.5").steps == 12
 
 
 def test_a_dry_run_keeps_nothing(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

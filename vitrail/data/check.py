@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -46,6 +46,7 @@ KINDS = {
 SAME, MIRRORED, NEAR = "the same file as", "the mirror image of", "nearly the same picture as"
 DOUBLES = {SAME: "duplicate", MIRRORED: "near-duplicate", NEAR: "near-duplicate"}
 CHUNK = 32  # pictures a task
+TRIED = 0.1  # of the seconds, before it is foretold how many it will take
 Progress = Callable[[int, int], None]
 
 
@@ -69,14 +70,17 @@ class Report:
         return not self.findings
 
 
-def check_source(source: Source, *, workers: int | None = None, progress: Progress | None = None) -> Report:
-    """Look at every picture of a source, then at all of them together."""
+def check_source(
+    source: Source,
+    *,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    seen: Sequence[Probe] | None = None,
+) -> Report:
+    """Look at every picture of a source, unless they have been `seen`, then at all of them together."""
     started = time.monotonic()
-    looked_at = []
-    for seen in probes(source, num_cores() if workers is None else workers):
-        looked_at.append(seen)
-        if progress is not None:
-            progress(len(looked_at), len(source))
+    looked_at = look_at(source, workers=workers, progress=progress) if seen is None else seen
+    assert looked_at is not None
     split_of = _split_names(source)
     good = [seen for seen in looked_at if seen.problem is None]
     findings = [
@@ -102,7 +106,23 @@ def check_source(source: Source, *, workers: int | None = None, progress: Progre
     )
 
 
-def probes(source: Source, workers: int) -> Iterator[Probe]:
+def look_at(
+    source: Source, *, workers: int | None = None, progress: Progress | None = None, seconds: float | None = None
+) -> list[Probe] | None:
+    """A look at every picture, in order; None, and an early end, if it would take longer than so many seconds."""
+    started = time.monotonic()
+    seen: list[Probe] = []
+    for each in _probes(source, num_cores() if workers is None else workers):
+        seen.append(each)
+        if progress is not None:
+            progress(len(seen), len(source))
+        spent = time.monotonic() - started
+        if seconds is not None and spent > seconds * TRIED and spent * len(source) > seconds * len(seen):
+            return None
+    return seen
+
+
+def _probes(source: Source, workers: int) -> Iterator[Probe]:
     """A look at each picture, in order; only a few wait at a time, however many there are."""
     waiting: deque[Future[list[Probe]]] = deque()
     with ThreadPoolExecutor(max(1, workers)) as pool:

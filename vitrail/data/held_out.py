@@ -7,15 +7,16 @@ of Multi-Label Data", section 3: a group that has rare labels is spoken for befo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.data.chance import chance
-from vitrail.data.check import Progress, probes
+from vitrail.data.check import Progress, look_at
 from vitrail.data.duplicates import Look, near_pairs
-from vitrail.data.loader import num_cores
+from vitrail.data.probe import Probe
 from vitrail.data.table import Table
 from vitrail.errors import DataError
 
@@ -31,11 +32,10 @@ class HeldOut(NamedTuple):
     """Groups of two or more pictures, the same or nearly, that stayed together."""
 
 
-def hold_out(
-    source: Table, *, share: float, seed: int, workers: int | None = None, progress: Progress | None = None
-) -> HeldOut:
+def hold_out(source: Table, *, share: float, seed: int, seen: Sequence[Probe] | None) -> HeldOut:
     """Hold out a share of each class, as near as whole groups drawn at random come to it; for one seed always the same.
 
+    `seen` is a look at each of its pictures (`look_at`); without one every picture is taken for a group of its own.
     A class of two groups or more has a picture at least on either side; one of a single group stays in training. Only
     where groups span classes, with contradicting or several labels, may a class be left without a picture held out:
     if training would else lose all of another. Pictures that cannot be read count for nothing and stay in training.
@@ -44,7 +44,7 @@ def hold_out(
         raise DataError(
             "the share that is held out lies between 0 and 1.", got=f"{share}.", hint="0.1, a tenth of each class."
         )
-    groups, readable = _looked_through(source, workers, progress)
+    groups, readable = _grouped(len(source), seen)
     members = _members(source, groups, readable)
     random = chance("split", seed=seed, epoch=0)
     chosen = _chosen(members, _quotas(members, share, random), random)
@@ -57,20 +57,18 @@ def grouped(source: Table, *, workers: int | None = None, progress: Progress | N
 
     A picture that looks like no other, or cannot be read, is a group of its own.
     """
-    return _looked_through(source, workers, progress)[0]
+    return _grouped(len(source), look_at(source, workers=workers, progress=progress))[0]
 
 
-def _looked_through(
-    source: Table, workers: int | None, progress: Progress | None
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The group of each picture, and whether it can be read."""
-    readable = np.zeros(len(source), dtype=bool)
+def _grouped(num: int, looked_at: Sequence[Probe] | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The group of each of so many pictures, and whether it can be read."""
+    if looked_at is None:
+        return np.arange(num), np.ones(num, dtype=bool)
+    readable = np.zeros(num, dtype=bool)
     firsts: dict[bytes, int] = {}
     looks: dict[int, Look] = {}
     pairs: list[tuple[int, int]] = []
-    for num_seen, seen in enumerate(probes(source, num_cores() if workers is None else workers), start=1):
-        if progress is not None:
-            progress(num_seen, len(source))
+    for seen in looked_at:
         if seen.problem is not None:
             continue
         readable[seen.index] = True
@@ -81,7 +79,7 @@ def _looked_through(
             looks[seen.index] = seen.look
     rows = list(looks)
     pairs += [(rows[pair.first], rows[pair.second]) for pair in near_pairs(list(looks.values()))]
-    return _connected(len(source), pairs), readable
+    return _connected(num, pairs), readable
 
 
 def _connected(num: int, pairs: list[tuple[int, int]]) -> NDArray[np.int64]:

@@ -15,6 +15,8 @@ from vitrail.objective.classify import Classify
 from vitrail.training.world import World
 
 Progress = Callable[[int, int], None]
+Z95 = 1.645  # the normal quantile of a one-sided test at 5 %
+TEMPERATURES = tuple(10 ** (power / 20) for power in range(-30, 21))
 
 
 class Outputs(NamedTuple):
@@ -89,6 +91,22 @@ def score_of(outputs: Outputs, *, several: bool) -> Score:
         return Score(mean_average_precision(outputs.logits, outputs.labels), loss, num)
     hits = outputs.logits.argmax(dim=1) == outputs.labels
     return Score(hits.double().mean().item(), loss, num)
+
+
+def calibrated_losses(
+    logits: Float[Tensor, "n K"], labels: Int64[Tensor, " n"] | Float[Tensor, "n K"], *, several: bool
+) -> Float[Tensor, " n"]:
+    """The loss of each picture at the temperature that suits best: being less sure of itself is no fault here."""
+    objective = Classify(several=several)
+    at_each = [objective.losses(logits / heat, labels).double() for heat in TEMPERATURES]
+    return min(at_each, key=lambda losses: losses.mean().item())
+
+
+def paired_gain(before: Outputs, after: Outputs, *, several: bool) -> tuple[float, float]:
+    """How much lower the calibrated loss is on average over the same pictures, and the standard error of that."""
+    assert torch.equal(before.indices, after.indices)
+    gains = torch.sub(*(calibrated_losses(each.logits, each.labels, several=several) for each in (before, after)))
+    return gains.mean().item(), gains.std().item() / max(1, len(gains)) ** 0.5
 
 
 def mean_average_precision(logits: Float[Tensor, "n K"], labels: Float[Tensor, "n K"]) -> float:

@@ -25,14 +25,14 @@ STRIDE = 0x9E3779B97F4A7C15  # so that the seeds of neighbouring steps have noth
 def train(job: Job) -> Progress:
     """Train until the clock has run out, from the last checkpoint if there is one; the model ends as its best."""
     settings = job.settings
-    batches, size = None, None
+    batches, loader = None, None
     job.trained.train()
     with closing(State(job)) as state:
         with Stop() as stop:
             while (done := job.done(state.now.step)) < 1.0 and not state.tired:
-                if batches is None or job.size(done) != size:
-                    size = job.size(done)
-                    batches = job.train[size].batches(state.now.step)
+                if batches is None or job.loader(done) is not loader:
+                    loader = job.loader(done)
+                    batches = loader.batches(state.now.step)
                 step, batch = state.now.step, next(batches)
                 optim.set_rate(state.optimizers, state.now.brake * rate(settings.schedule, done, settings.warmup))
                 loss, norm, stopping = learn(job, batch, step, stop)

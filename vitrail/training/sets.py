@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-from typing import NamedTuple
+from collections import Counter
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from vitrail.data.check import check_source, look_at
 from vitrail.data.held_out import hold_out
-from vitrail.data.table import Source, Stream, Table
+from vitrail.data.probe import Probe
+from vitrail.data.table import SPLITS, Source, Stream, Table
 from vitrail.errors import DataError
 from vitrail.training.settings import Common
 from vitrail.training.view import View
 from vitrail.training.world import World
 
 LEAST = 2  # pictures of a class
+LOOKING = 0.2  # of the run's minutes may be spent on looking at the pictures beforehand
 
 
 class Sets(NamedTuple):
@@ -40,8 +45,21 @@ class Sets(NamedTuple):
         return torch.from_numpy(np.bincount(self.train.labels, minlength=len(self.classes)))
 
 
-def make_sets(source: Source, settings: Common, view: View, world: World, *, hold: bool = True) -> Sets:
-    """The splits that the data has; where there is none for validation, one is held out of the training pictures."""
+def make_sets(
+    source: Source,
+    settings: Common,
+    view: View,
+    world: World,
+    *,
+    hold: bool = True,
+    check: bool = False,
+    chosen: dict[str, Any] | None = None,
+) -> Sets:
+    """The splits that the data has; where there is none for validation, one is held out of the training pictures.
+
+    With `check` the data is checked first, and the story tells what was found. `chosen` remembers across interruptions
+    whether there was time to look at every picture.
+    """
     names = source.split_names
     if names and "train" not in names:
         raise DataError("there is nothing to learn from.", got=f"the splits {', '.join(names)}.", hint="a split train.")
@@ -49,34 +67,72 @@ def make_sets(source: Source, settings: Common, view: View, world: World, *, hol
     test = source.split("test") if "test" in names else None
     several = isinstance(source, Table) and source.starts is not None
     check_classes(train, several=several)
-    if "val" in names:
-        return Sets(
-            train, source.split("val"), test, source.classes, several, "The validation split is the data's own."
-        )
-    if isinstance(train, Stream):
+    if isinstance(train, Stream) and "val" not in names:
         raise DataError(
             "shards need a validation split.", got=f"{train.origin} without one.", hint="shards in a folder val."
         )
+    look = Look(source, settings, view, {} if chosen is None else chosen)
+    found = world.lead(look.check) if check else ""
+    if "val" in names:
+        story = f"{found}The validation split is the data's own."
+        return Sets(train, source.split("val"), test, source.classes, several, story)
     if not hold:
-        return Sets(
-            train, train, test, source.classes, several, "Validated by cross-validation on the training pictures."
-        )
-    held = world.lead(
-        lambda: hold_out(
-            train,
-            share=settings.val_share,
-            seed=settings.seed,
-            progress=lambda done, total: view.progress("Looking for duplicates", done, total),
-        )
-    )
+        story = f"{found}Validated by cross-validation on the training pictures."
+        return Sets(train, train, test, source.classes, several, story)
+    assert isinstance(train, Table)
+    held = world.lead(lambda: hold_out(train, share=settings.val_share, seed=settings.seed, seen=look.at_training()))
     if not len(held.held):
         raise DataError("there are too few pictures to hold any out.", got=f"{len(train)}.", hint="more pictures.")
     kinds = f", {held.num_groups:,} groups of duplicates kept together" if held.num_groups else ""
     story = (
-        f"{len(held.held):,} of {len(train):,} training pictures were held out for validation, the same share of each "
-        f"class{kinds}."
+        f"{found}{len(held.held):,} of {len(train):,} training pictures were held out for validation, the same share "
+        f"of each class{kinds}."
     )
     return Sets(train.only(held.kept), train.only(held.held), test, source.classes, several, story, train)
+
+
+class Look:
+    """A look at every picture, once, if the run's minutes leave time for it."""
+
+    def __init__(self, source: Source, settings: Common, view: View, chosen: dict[str, Any]) -> None:
+        self.source, self.view, self.chosen = source, view, chosen
+        self.seconds = None if settings.minutes is None else LOOKING * 60 * settings.minutes
+        self.seen: list[Probe] | None = None
+
+    def check(self) -> str:
+        """What is wrong with the data, in a sentence."""
+        self.seen = self._look(self.source, "Checking the data")
+        if self.seen is None:
+            return ""
+        kinds = Counter(finding.kind for finding in check_source(self.source, seen=self.seen).findings)
+        if not kinds:
+            return "The data check found nothing wrong. "
+        told = f"The data check found {', '.join(f'{num:,} x {kind}' for kind, num in kinds.items())}."
+        self.view.say(f"{told} To see them: vitrail check {self.source.origin}")
+        return f"{told} "
+
+    def at_training(self) -> list[Probe] | None:
+        """The look at each training picture, numbered as they are among themselves."""
+        assert isinstance(self.source, Table)
+        rows = np.arange(len(self.source))
+        if self.source.split_names:
+            rows = np.flatnonzero(self.source.splits == SPLITS.index("train"))
+        if self.seen is None:
+            return self._look(self.source.only(rows), "Looking for duplicates")
+        return [replace(self.seen[row], index=number) for number, row in enumerate(rows)]
+
+    def _look(self, source: Source, label: str) -> list[Probe] | None:
+        if not self.chosen.get("looked", True):
+            return None
+        seconds = None if "looked" in self.chosen else self.seconds
+        seen = look_at(source, seconds=seconds, progress=lambda done, total: self.view.progress(label, done, total))
+        self.chosen["looked"] = seen is not None
+        if seen is None:
+            self.view.say(
+                f"Looking at all {len(source):,} pictures would take more than {LOOKING:.0%} of the time, so "
+                "duplicates are not looked for: vitrail check does that."
+            )
+        return seen
 
 
 def check_classes(train: Source, *, several: bool) -> None:

@@ -62,10 +62,10 @@ class Settings(Common):
     balanced: bool = False
     """Whether all classes are shown equally often."""
     augment: Augment = Augment()
-    small_size: PositiveInt | None = None
-    """The side of the smaller pictures that the run begins with."""
+    small_side: Annotated[float, Field(gt=0.0, le=1.0)] = 0.75
+    """The side of the smaller pictures that the run begins with, as a share of the model's own."""
     small_until: Share = 0.0
-    """The share of the run that is spent on them."""
+    """The share of the run that is spent on them; 0 for none."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """`auto` is bfloat16 where the hardware has it and it is measured to be faster."""
     compile: Literal["auto", "on", "off"] = "auto"

@@ -47,8 +47,9 @@ class Job:
     """The model as the processes train it together; the model itself if there is one process."""
     objective: Classify
     settings: Settings
-    train: dict[int | None, Loader]
-    """The loader of the small pictures that the run begins with, if it does, and (None) of the model's own size."""
+    train: Loader
+    train_small: Loader
+    """The same pictures, smaller, which a run may begin with."""
     val: Loader
     clock: Clock
     world: World
@@ -63,9 +64,9 @@ class Job:
             return done
         return self.world.add_up(done if self.world.leads else 0.0)[0]
 
-    def size(self, done: float) -> int | None:
-        """The size of the pictures at this point of the run."""
-        return self.settings.small_size if done < self.settings.small_until else None
+    def loader(self, done: float) -> Loader:
+        """Where batches come from at this point of the run."""
+        return self.train_small if done < self.settings.small_until else self.train
 
 
 @dataclass(kw_only=True)
@@ -157,7 +158,7 @@ class State:
     @property
     def epoch(self) -> float:
         """How often the data has been seen."""
-        return self.now.step / self.job.train[None].steps_per_epoch
+        return self.now.step / self.job.train.steps_per_epoch
 
     @property
     def tired(self) -> bool:

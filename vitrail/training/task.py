@@ -22,6 +22,7 @@ from vitrail.objective.classify import Classify, class_weights
 from vitrail.run.directory import check_room, write_config
 from vitrail.training import fit
 from vitrail.training.clock import Clock
+from vitrail.training.fit import Cost
 from vitrail.training.judge import Outputs, outputs_of
 from vitrail.training.loop import train as run_loop
 from vitrail.training.sets import Sets
@@ -33,9 +34,9 @@ from vitrail.training.world import World, spread
 
 T = TypeVar("T")
 EVALUATION_BATCH = 64
-MEASURED = 32  # pictures on which a step is timed
 FORWARD_SPEED = 1.5  # of a float32 evaluation, as a multiple of the speed of training
 CLOSING = 2.0  # seconds for writing the artefact
+LONG = 1200.0  # seconds of training from which torch.compile is tried
 COPIES = 12  # of the weights on the disk: three checkpoints of weights, average and two moments
 
 
@@ -56,8 +57,10 @@ class Task:
     sets: Sets
     settings: Common
     new_model: Callable[..., Any]
-    """The model that was asked for, with fields of its specification changed; without arguments, as it is."""
+    """The model that was asked for, or one of another `name`, with fields of its specification changed."""
     has_weights: bool
+    free: bool
+    """Whether the user left the model, or its size, to the recipe."""
     view: View
     world: World
     shard: bool = False
@@ -79,7 +82,7 @@ class Task:
         """Of the minutes that the user has; None if the length is told otherwise."""
         if self.settings.minutes is None:
             return None
-        return self.settings.minutes * 60 - (time.monotonic() - self.started)
+        return max(0.0, self.settings.minutes * 60 - (time.monotonic() - self.started))
 
     def objective(self) -> Classify:
         """The loss that the settings ask for."""
@@ -144,20 +147,18 @@ class Task:
             check_room(self.run, COPIES * weights)
         model.to(world.device, memory_format=torch.channels_last)
         objective = self.objective().to(world.device)
-        loaders: dict[int | None, Loader] = {None: self.loader(self.sets.train, model.preprocess, training=True)}
-        if settings.small_size is not None and settings.small_until:
-            small = model.preprocess.override({"size": settings.small_size})
-            loaders[settings.small_size] = self.loader(self.sets.train, small, training=True)
-        plan = self.decide("fit", lambda: self._plan(model, objective, loaders[None]))
-        check_batch(loaders[None], plan["batch_size"])
-        settings = settings.override({"accumulate": plan["accumulate"], "batch_size": loaders[None].batch_size})
+        loader = self.loader(self.sets.train, model.preprocess, training=True)
+        small = model.preprocess.override({"size": fit.smaller(model.spec, settings.small_side)})
+        plan = self.decide("fit", lambda: self._plan(model, objective, loader))
+        check_batch(loader, plan["batch_size"])
+        settings = settings.override({"accumulate": plan["accumulate"], "batch_size": loader.batch_size})
         trained = spread(model, world, model.preprocess.empty_batch(1).zero_(), shard=self.shard)
         held = trained if self.shard else model
         if self.shard:
             model.cpu()  # waits there for what its parts have learned
         if plan["compile"]:
-            trained = torch.compile(trained)  # type: ignore[assignment]
-        clock = self._clock(loaders[None], plan)
+            trained = torch.compile(trained, dynamic=False)  # type: ignore[assignment]
+        clock = self._clock(loader, plan)
         self.view.say(plan["told"])
         job = Job(
             run=self.run,
@@ -165,7 +166,8 @@ class Task:
             trained=trained,
             objective=objective,
             settings=settings,
-            train=loaders,
+            train=loader,
+            train_small=self.loader(self.sets.train, small, training=True),
             val=self.loader(val, model.preprocess, cache=self._cache(val, model.preprocess, None)),
             clock=clock,
             world=world,
@@ -180,28 +182,40 @@ class Task:
         model.to(memory_format=torch.contiguous_format)
         return progress
 
+    def speed_of(self, model: Any) -> float:
+        """The pictures a second that a model learns from here, over all processes."""
+        model.to(self.world.device, memory_format=torch.channels_last)
+        loader = self.loader(self.sets.train, model.preprocess, training=True)
+        _, cost = self._measured(model, self.objective().to(self.world.device), loader)
+        return cost.images_per_second * self.world.size
+
+    def _measured(self, model: Any, objective: Classify, loader: Loader) -> tuple[bool, Cost]:
+        """Whether to multiply in bfloat16, and what a picture then costs."""
+        settings = self.settings
+        assert isinstance(settings, Settings)
+        batch = next(loader.batches())
+
+        def cost_of(bfloat16: bool) -> Cost:
+            return fit.measure(model, objective, batch.images, batch.labels, self.world, bfloat16=bfloat16)
+
+        if settings.precision == "auto":
+            return fit.choose_precision(cost_of, self.world)
+        bfloat16 = settings.precision == "bfloat16"
+        return bfloat16, cost_of(bfloat16)
+
     def _plan(self, model: Any, objective: Classify, loader: Loader) -> dict[str, Any]:
         """Measure a few steps, and choose the number format and the parts of a batch."""
         settings = self.settings
         assert isinstance(settings, Settings)
-        batch = next(loader.batches())
-        images, labels = batch.images[:MEASURED], batch.labels[:MEASURED]
-
-        def cost_of(bfloat16: bool) -> fit.Cost:
-            return fit.measure(model, objective, images, labels, self.world, bfloat16=bfloat16)
-
-        if settings.precision == "auto":
-            bfloat16, cost = fit.choose_precision(cost_of, self.world)
-        else:
-            bfloat16 = settings.precision == "bfloat16"
-            cost = cost_of(bfloat16)
+        bfloat16, cost = self._measured(model, objective, loader)
         parts = settings.accumulate or fit.parts_that_fit(model, cost, loader.batch_size, self.world)
         speed = cost.images_per_second * self.world.size
         return {
             "bfloat16": bfloat16,
             "batch_size": loader.batch_size,
             "accumulate": parts,
-            "compile": settings.compile == "on",
+            "compile": settings.compile == "on"
+            or self._compiling_pays(model, objective, loader, bfloat16, parts, speed),
             "images_per_second": round(speed, 1),
             "gigabytes": round(fit.needed_bytes(model, cost, loader.batch_size // self.world.size / parts) / 2**30, 3),
             "told": f"Training in {'bfloat16' if bfloat16 else 'float32'}, about {speed:,.0f} pictures a second"
@@ -209,14 +223,31 @@ class Task:
             + ".",
         }
 
-    def _clock(self, loader: Loader, plan: dict[str, Any]) -> Clock:
+    def _compiling_pays(
+        self, model: Any, objective: Classify, loader: Loader, bfloat16: bool, parts: int, speed: float
+    ) -> bool:
+        """Whether torch.compile is asked to be tried, the run is long enough to earn it back, and it is faster."""
+        settings, world = self.settings, self.world
+        assert isinstance(settings, Settings)
+        seconds = self.seconds_left() or (self._num_steps(loader) or 0) * loader.batch_size / speed
+        if settings.compile != "auto" or world.size > 1 or seconds < LONG:
+            return False
+        self.view.say("Trying torch.compile, since the run is long.")
+        batch, num = next(loader.batches()), loader.batch_size // parts
+        return fit.compiling_pays(model, objective, batch.images[:num], batch.labels[:num], world, bfloat16=bfloat16)
+
+    def _num_steps(self, loader: Loader) -> int | None:
+        """Of a run whose length is told in steps or epochs."""
         settings = self.settings
         assert isinstance(settings, Settings)
-        if settings.steps is not None:
-            return Clock(steps=settings.steps, seconds=None)
         if settings.epochs is not None:
-            return Clock(steps=math.ceil(settings.epochs * loader.steps_per_epoch), seconds=None)
-        left = self.seconds_left()
+            return math.ceil(settings.epochs * loader.steps_per_epoch)
+        return settings.steps
+
+    def _clock(self, loader: Loader, plan: dict[str, Any]) -> Clock:
+        steps, left = self._num_steps(loader), self.seconds_left()
+        if steps is not None:
+            return Clock(steps=steps, seconds=None)
         assert left is not None, "a run has a length"
         judged = len(self.sets.val) * 2 + (len(self.sets.test) if self.sets.test is not None else 0)
         reserve = CLOSING + judged / (FORWARD_SPEED * plan["images_per_second"])

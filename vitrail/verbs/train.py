@@ -94,7 +94,7 @@ def train(
                 view.say("This run has ended before; here is its result. For another, give --run a new folder.")
                 return Training(**{**result, "run": path, "story": tuple(result["story"])})
         config = before or {"asked": asked.words, "command": command}
-        sets = _sets(asked, view, world)
+        sets = _sets(asked, view, world, config.setdefault("chosen", {}))
         if world.leads:
             directory.write_config(path, config)
         task = asked.task(path, sets, view, world, config=config, shard=shard, started=started)
@@ -107,9 +107,9 @@ class Asked(NamedTuple):
     source: Source
     settings: Common
     recipe: str
-    name: str
     new_model: Callable[..., Any]
     has_weights: bool
+    free: bool
     words: dict[str, Any]
 
     def task(self, path: Path, sets: Sets, view: View, world: World, **fields: Any) -> Task:
@@ -120,6 +120,7 @@ class Asked(NamedTuple):
             settings=self.settings,
             new_model=self.new_model,
             has_weights=self.has_weights,
+            free=self.free,
             view=view,
             world=world,
             **fields,
@@ -140,7 +141,7 @@ def ask(
     chosen = parse_settings(recipe, settings, minutes=minutes, seed=seed, has_weights=weights is not None)
     source = open_data(data, data_dir=data_dir)
     model_words = [word.removeprefix(MODEL_WORD) for word in settings if word.startswith(MODEL_WORD)]
-    name, new_model = model_maker(source, model, weights, model_words, chosen.seed)
+    new_model = model_maker(source, model, weights, model_words, chosen.seed)
     new_model(num_classes=max(2, len(source.classes)))  # what is wrong with the model is told before anything is begun
     words = {
         "data": str(data),
@@ -151,7 +152,8 @@ def ask(
         "model_settings": model_words,
         "data_fingerprint": fingerprint(source),
     }
-    return Asked(source, chosen, recipe, name, new_model, weights is not None, words)
+    free = model is None and not model_words
+    return Asked(source, chosen, recipe, new_model, weights is not None, free, words)
 
 
 def find_lr(
@@ -202,30 +204,31 @@ def parse_settings(recipe: str, words: Sequence[str], *, minutes: float | None, 
 
 def model_maker(
     source: Source, model: str | None, weights: str | Path | None, words: Sequence[str], seed: int
-) -> tuple[str, Callable[..., Any]]:
-    """The model's name, and how to make it; by the shapes of the weights where no name is told."""
+) -> Callable[..., Any]:
+    """How to make the model, by the shapes of the weights where no name is told."""
     if model is None and weights is not None:
         loaded = load_weights(weights)
         model = matching.matches(loaded, matching.candidates(str(weights)))[0][0]
     elif model is None:
         model = plug.load(RECIPES, "scratch").suggest(source)
-    name = str(model)
-    spec = catalogue.spec_named(name).override_words(words)
+    asked_for = str(model)
+    spec = catalogue.spec_named(asked_for).override_words(words)
     fields = {key: getattr(spec, key) for key in (word.partition("=")[0].partition(".")[0] for word in words)}
 
-    def new_model(**more: Any) -> Any:
+    def new_model(*, name: str = asked_for, **more: Any) -> Any:
         torch.manual_seed(seed)
         made = catalogue.create_model(name, weights=weights, **{**fields, **more})
         made.preprocess = made.preprocess or Preprocess(size=made.spec.image_size)
         return made
 
-    return name, new_model
+    return new_model
 
 
-def _sets(asked: Asked, view: View, world: World) -> Sets:
+def _sets(asked: Asked, view: View, world: World, chosen: dict[str, Any] | None = None) -> Sets:
     """The pictures; a recipe that validates by itself learns from all that are not for judging."""
-    own = getattr(plug.load(RECIPES, asked.recipe), "OWN_VALIDATION", False)
-    return make_sets(asked.source, asked.settings, view, world, hold=not own)
+    recipe = plug.load(RECIPES, asked.recipe)
+    own, check = (getattr(recipe, name, False) for name in ("OWN_VALIDATION", "CHECKS"))
+    return make_sets(asked.source, asked.settings, view, world, hold=not own, check=check, chosen=chosen)
 
 
 def _check_place(path: Path, source: Source) -> None:
@@ -245,7 +248,7 @@ def _finish(task: Task, asked: Asked, outcome: Outcome) -> Training:
         if outputs is not None:
             score = score_of(outputs, several=sets.several)
             scores[split] = {metric: score.value, "n": score.n}
-    name, recipe = asked.name, asked.recipe
+    name, recipe = model.name, asked.recipe
     seconds = round(task.earlier + time.monotonic() - task.started, 2)
     result = {"recipe": recipe, "steps": outcome.steps, "seconds": seconds, **scores, "story": list(outcome.story)}
     if world.leads:

@@ -20,6 +20,7 @@ from pydantic import Field
 from vitrail import plug
 from vitrail.data.augment import Augment
 from vitrail.training import lora
+from vitrail.training.choose import affordable
 from vitrail.training.settings import Positive, Settings, Share
 from vitrail.training.task import Outcome, Task
 
@@ -44,6 +45,7 @@ def train(task: Task) -> Outcome:
     """Fine-tune the model that was asked for."""
     settings = task.settings
     assert isinstance(settings, Spec)
+    task = affordable(task)
     if settings.head_from == "probe":
         model = plug.load("vitrail.training.recipe", "probe").train(task).model.train()
     else:

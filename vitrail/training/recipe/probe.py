@@ -2,33 +2,33 @@
 
     vitrail train pets.zip --weights deit_tiny_patch16_224/model.safetensors --recipe probe
 
-The features of a few views of each picture (as it is, mirrored, cropped) are computed once; then fitting takes
-seconds. The classifier becomes the model's head, so that the result is an ordinary model. `shots=5` takes five pictures
-a class, as few-shot evaluations do.
+The features of each picture, as it is and mirrored, are computed once; then fitting takes seconds. The classifier
+becomes the model's head, so that the result is an ordinary model. `shots=5` takes five pictures a class, as few-shot
+evaluations do.
 
 Oxford Pets, 20 pictures of each of 37 breeds, DeiT-Ti/16, two cores: see docs/training.md.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from copy import deepcopy
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from vitrail.data.augment import Augment
+from vitrail.adapt import HEADS
 from vitrail.data.chance import chance, times_before
 from vitrail.data.table import Source, Stream, Table
 from vitrail.errors import DataError
+from vitrail.training.fit import has_bfloat16
 from vitrail.training.judge import Outputs, outputs_of
-from vitrail.training.linear import Linear, cross_validate, fit_linear
+from vitrail.training.linear import Choice, Linear, cross_validate, fit_linear
 from vitrail.training.settings import Common
 from vitrail.training.task import Outcome, Task
-
-CROPS = Augment(scale=(0.5, 1.0))
 
 
 class Spec(Common):
@@ -36,8 +36,6 @@ class Spec(Common):
 
     shots: PositiveInt | None = None
     """Pictures a class that are learned from; None for all of them."""
-    crops: Annotated[int, Field(ge=0, le=64)] = 2
-    """Cropped views of each picture, besides it and its mirror image."""
     folds: Annotated[int, Field(ge=2, le=20)] = 5
     """Parts of the pictures, each of which is predicted from the others to choose the strength."""
 
@@ -45,48 +43,78 @@ class Spec(Common):
 OWN_VALIDATION = True  # by cross-validation, so that no picture need be held out
 
 
+class Views(NamedTuple):
+    """The features of a few views of each picture of a set."""
+
+    features: Float[Tensor, "V n D"]
+    labels: Int64[Tensor, " n"] | Float[Tensor, "n K"]
+    indices: Int64[Tensor, " n"]
+
+
+class Probed(NamedTuple):
+    """A model without a head, the features that it gave, and the strength that suits them."""
+
+    model: Any
+    views: Views
+    chosen: Choice
+
+    @property
+    def cross_validated(self) -> Outputs:
+        """What is said to each picture by a classifier that did not see it."""
+        return Outputs(self.chosen.logits, self.views.labels, self.views.indices)
+
+
 def train(task: Task) -> Outcome:
     """Compute features, choose the strength, fit the head."""
+    return outcome(task, probed(task))
+
+
+def probed(task: Task) -> Probed:
+    """Compute features and choose the strength."""
     settings, sets = task.settings, task.sets
-    crops, folds, shots = (
-        getattr(settings, name, Spec.model_fields[name].default) for name in ("crops", "folds", "shots")
-    )
+    shots, folds = _setting(task, "shots"), _setting(task, "folds")
     source = sets.train if shots is None else few(sets.train, shots, settings.seed)
     model = task.new_model(num_classes=0).eval().to(task.world.device)
-    views = [
-        features_of(task, model, source, None, mirrored=False, label="Features"),
-        features_of(task, model, source, None, mirrored=True, label="Features, mirrored"),
-        *(
-            features_of(task, model, source, CROPS, mirrored=False, label="Features, cropped", seed=n)
-            for n in range(crops)
-        ),
-    ]
-    labels = views[0].labels
-    features = torch.stack([view.logits for view in views])
-    chosen = cross_validate(features, labels, folds=folds, several=sets.several, seed=settings.seed, view=task.view)
-    linear = fit_linear(features, labels, strength=chosen.strength, several=sets.several)
-    put_head(model, linear, len(sets.classes))
-    if sets.val is not sets.train:
-        val = task.outputs(model, sets.val, "Validating")
-    else:
-        val = Outputs(chosen.logits, labels, views[0].indices)
-    how = f"strength C={chosen.strength:g} by cross-validation in {chosen.folds} folds"
-    story = f"A linear classifier on frozen features, {how}."
-    return Outcome(model, val, 0, (story,))
-
-
-def features_of(
-    task: Task, model: Any, source: Source, augment: Augment | None, *, mirrored: bool, label: str, seed: int = 0
-) -> Outputs:
-    """The features of all pictures, in the order of the source, under one view."""
-    loader = task.loader(source, model.preprocess, augment=augment, seed=task.settings.seed * 64 + seed)
-    network = Mirrored(model) if mirrored else model
-    return outputs_of(
-        network,
-        loader,
-        task.world,
-        progress=lambda done, total: task.view.progress(label, done, total),
+    views = views_of(task, model, source)
+    chosen = cross_validate(
+        views.features, views.labels, folds=folds, several=sets.several, seed=settings.seed, view=task.view
     )
+    return Probed(model, views, chosen)
+
+
+def outcome(task: Task, found: Probed, more: Views | None = None) -> Outcome:
+    """The model with its classifier for a head, fitted on the features, and on `more` of them."""
+    sets, views = task.sets, found.views
+    if more is not None:
+        views = Views(
+            torch.cat([views.features, more.features], dim=1), torch.cat([views.labels, more.labels]), views.indices
+        )
+    linear = fit_linear(views.features, views.labels, strength=found.chosen.strength, several=sets.several)
+    model = put_head(found.model, linear, len(sets.classes))
+    own = sets.val is sets.train
+    val = found.cross_validated if own else task.outputs(model, sets.val, "Validating")
+    how = f"strength C={found.chosen.strength:g} by cross-validation in {found.chosen.folds} folds"
+    return Outcome(model, val, 0, (f"A linear classifier on frozen features, {how}.",))
+
+
+def _setting(task: Task, name: str) -> Any:
+    """A setting of the probe, also where it is the first step of another recipe."""
+    return getattr(task.settings, name, Spec.model_fields[name].default)
+
+
+def views_of(task: Task, model: Any, source: Source) -> Views:
+    """Each picture as it is, and mirrored; in bfloat16 where the hardware has it."""
+    outputs = [
+        outputs_of(
+            network,
+            task.loader(source, model.preprocess),
+            task.world,
+            bfloat16=has_bfloat16(task.world.device),
+            progress=lambda done, total, label=label: task.view.progress(label, done, total),  # type: ignore[misc]
+        )
+        for label, network in (("Features", model), ("Features, mirrored", Mirrored(model)))
+    ]
+    return Views(torch.stack([each.logits for each in outputs]), outputs[0].labels, outputs[0].indices)
 
 
 class Mirrored(nn.Module):
@@ -109,10 +137,12 @@ def few(source: Source, shots: int, seed: int) -> Table:
 
 
 @torch.no_grad()
-def put_head(model: Any, linear: Linear, num_classes: int) -> None:
-    """The classifier as the model's head; of a distilled model, both heads, whose mean it then is."""
+def put_head(headless: Any, linear: Linear, num_classes: int) -> Any:
+    """A copy with the classifier as its head; of a distilled model, both heads, whose mean it then is."""
+    model = deepcopy(headless)
     model.replace_head(num_classes)
     for name, parameter in model.named_parameters():
-        if name.startswith(("head.", "head_dist.")):
+        if name.startswith(HEADS):
             value: Float[Tensor, ...] = linear.weight if name.endswith("weight") else linear.bias
             parameter.copy_(value.view(parameter.shape))
+    return model

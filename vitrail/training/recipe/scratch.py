@@ -14,6 +14,7 @@ from pydantic import Field
 from vitrail.data.augment import Augment
 from vitrail.data.probe import probe
 from vitrail.data.table import Source
+from vitrail.training.choose import affordable, largest
 from vitrail.training.optim import Kind
 from vitrail.training.settings import Positive, Settings, Share
 from vitrail.training.task import Outcome, Task
@@ -30,22 +31,34 @@ class Spec(Settings):
     ema: Share = 0.99
     label_smoothing: Share = 0.1
     augment: Augment = Augment(crop="padded")
+    small_until: Share = 0.6
 
 
-# The smallest side of the pictures, and the model for it.
-SUGGESTED = {10: "vit_nano_conv2_8", 48: "vit_nano_conv4_32", 96: "vit_nano_conv8_64", 10**6: "vit_nano_conv16_128"}
+# The smallest side of the pictures, and models for it, each slower and, given the time, better than the one before.
+LADDERS = {
+    10: ("vit_nano_conv2_8", "vit_tiny_conv2_8"),
+    48: ("vit_nano_conv4_32", "vit_tiny_conv4_32", "vit_small_conv4_32"),
+    96: ("vit_nano_conv8_64", "vit_tiny_conv8_64", "vit_small_conv8_64"),
+    10**6: ("vit_nano_conv16_128", "vit_tiny_conv16_128", "vit_tiny_conv16_224", "vit_small_conv16_224"),
+}
 NUM_LOOKED_AT = 16
 
 
 def suggest(source: Source) -> str:
     """A model for pictures of this size: small, with a convolutional stem, 16 to 64 tokens."""
+    return ladder(source)[0]
+
+
+def ladder(source: Source) -> tuple[str, ...]:
+    """The models for pictures of this size."""
     sides = sorted(min(probe(picture).size) for picture in islice(iter(source), NUM_LOOKED_AT))
     middle = sides[len(sides) // 2]
-    return next(name for side, name in SUGGESTED.items() if middle <= side)
+    return next(names for side, names in LADDERS.items() if middle <= side)
 
 
 def train(task: Task) -> Outcome:
     """Train the model that was asked for, or one that suits the pictures and the time."""
+    task = affordable(largest(task, ladder(task.sets.train)))
     model = task.new_model(num_classes=len(task.sets.classes))
     progress = task.fit(model)
     val = task.outputs(model, task.sets.val, "Validating")
