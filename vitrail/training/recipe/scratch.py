@@ -2,7 +2,11 @@
 
     vitrail train cifar10.npz --recipe scratch --minutes 5
 
-CIFAR-10, two cores: see docs/training.md, which also has a table of what each ingredient is worth.
+CIFAR-10, two cores: 80.5 % of the test pictures in 5 minutes, all included (three seeds, 80.1 to 80.8 %), where a plain
+ViT of timm's reaches 38 %, and 90.2 % in 30 minutes.
+
+What makes the difference is known from the literature since: convolutions first (arXiv 2106.14881), the mean of the
+tokens instead of a class token, Muon, small pictures first (arXiv 2104.00298), an average of the weights.
 """
 
 from __future__ import annotations
