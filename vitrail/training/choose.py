@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from vitrail.tokens import by
 from vitrail.training.fit import smaller
 from vitrail.training.task import Task
 
@@ -20,19 +21,16 @@ def affordable(task: Task) -> Task:
     left = task.seconds_left()
     if left is None or not task.free:
         return task
-    own = task.new_model(num_classes=0).spec.image_size
 
     def choose() -> list[int]:
         model = task.new_model(num_classes=len(task.sets.classes))
         epochs = left * task.speed_of(model) / len(task.sets.train)
-        return list(smaller(model.spec, min(1.0, max(SMALLEST, math.sqrt(epochs / FEWEST)))))
+        own, size = model.spec.image_size, smaller(model.spec, min(1.0, max(SMALLEST, math.sqrt(epochs / FEWEST))))
+        if size != own:
+            task.view.say(f"Pictures of {by(size)} pixels instead of {by(own)}, for the time that there is.")
+        return list(size)
 
     size = tuple(task.decide("image_size", choose))
-    if size == own:
-        return task
-    task.view.say(
-        f"Pictures of {size[0]} x {size[1]} pixels instead of {own[0]} x {own[1]}, for the time that there is."
-    )
     return replace(task, new_model=partial(task.new_model, image_size=size))
 
 

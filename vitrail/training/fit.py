@@ -20,9 +20,9 @@ MEMORY_SHARE = 0.6  # of what is free, for what a batch keeps for its way back
 FIRST, MOST = 4, 32  # pictures on which a step is timed
 SECONDS = 1.0  # that a timed step may take
 TRIES = 3
-logger = logging.getLogger("vitrail")
 PAYS = 1.05  # times as fast, before another number format is taken
 ADAM_COPIES = 4  # weights, gradients and two moments
+logger = logging.getLogger("vitrail")
 
 
 class Cost(NamedTuple):

@@ -148,7 +148,10 @@ class Task:
         model.to(world.device, memory_format=torch.channels_last)
         objective = self.objective().to(world.device)
         loader = self.loader(self.sets.train, model.preprocess, training=True)
-        small = model.preprocess.override({"size": fit.smaller(model.spec, settings.small_side)})
+        small = loader
+        if settings.small_until:
+            less = model.preprocess.override({"size": fit.smaller(model.spec, settings.small_side)})
+            small = self.loader(self.sets.train, less, training=True)
         plan = self.decide("fit", lambda: self._plan(model, objective, loader))
         check_batch(loader, plan["batch_size"])
         settings = settings.override({"accumulate": plan["accumulate"], "batch_size": loader.batch_size})
@@ -167,7 +170,7 @@ class Task:
             objective=objective,
             settings=settings,
             train=loader,
-            train_small=self.loader(self.sets.train, small, training=True),
+            train_small=small,
             val=self.loader(val, model.preprocess, cache=self._cache(val, model.preprocess, None)),
             clock=clock,
             world=world,
