@@ -6,7 +6,7 @@ Without weights there is nothing to climb from, and the model is trained from sc
 test on the validation pictures: the fine-tuned model's calibrated losses must be lower by more than chance explains
 (one-sided, at 5 %), and its accuracy no lower.
 
-Oxford Pets, 20 pictures of each of 37 breeds, DeiT-Ti/16, two cores: 87.0 % of the test pictures in 10 minutes.
+Oxford Pets, 20 pictures of each of 37 breeds, DeiT-Ti/16, two cores: 87.4 % of the test pictures in 10 minutes.
 """
 
 from __future__ import annotations
