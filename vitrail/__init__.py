@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitrail.catalogue import create_model, list_models
+    from vitrail.inspection.explanation import explain
     from vitrail.run.artefact import load
     from vitrail.verbs.bench import bench
     from vitrail.verbs.check import check
     from vitrail.verbs.convert import convert, save_weights
     from vitrail.verbs.demo import demo
     from vitrail.verbs.evaluate import evaluate
+    from vitrail.verbs.figures import figures
     from vitrail.verbs.models import models
     from vitrail.verbs.train import find_lr, train
 
@@ -23,6 +25,8 @@ __all__ = [
     "create_model",
     "demo",
     "evaluate",
+    "explain",
+    "figures",
     "find_lr",
     "list_models",
     "load",
@@ -39,6 +43,8 @@ HOMES = {
     "convert": "vitrail.verbs.convert",
     "demo": "vitrail.verbs.demo",
     "evaluate": "vitrail.verbs.evaluate",
+    "explain": "vitrail.inspection.explanation",
+    "figures": "vitrail.verbs.figures",
     "find_lr": "vitrail.verbs.train",
     "models": "vitrail.verbs.models",
     "save_weights": "vitrail.verbs.convert",

@@ -44,6 +44,10 @@ class TrainError(VitrailError):
     """Training cannot go on: its numbers blew up, or memory does not suffice."""
 
 
+class InspectionError(VitrailError):
+    """A model has not what is to be shown of it, or a picture cannot be explained."""
+
+
 class ShapeError(VitrailError):
     """A tensor does not have the shape that the model was built for."""
 

@@ -63,6 +63,17 @@ class Preprocess(Spec):
             return max(cover_rows, cover_columns * rows // columns), cover_columns
         return cover_rows, max(cover_columns, cover_rows * columns // rows)
 
+    def window(self, rows: int, columns: int) -> tuple[float, float, float, float]:
+        """The part of a picture that the model sees: top, left, bottom and right as shares of its sides."""
+        full_rows, full_columns = self.target(rows, columns)
+        top, left = round((full_rows - self.size[0]) / 2), round((full_columns - self.size[1]) / 2)
+        return (
+            top / full_rows,
+            left / full_columns,
+            (top + self.size[0]) / full_rows,
+            (left + self.size[1]) / full_columns,
+        )
+
     def decode(self, content: bytes, *, name: str = "the picture") -> Pixels:
         """A file's pixels, of no more than the size that `pixels` has use for."""
         return decode_image(content, name=name, mode=self.mode, background=self.background, target=self.target)

@@ -7,7 +7,7 @@ Pre-activation units, group normalisation, weight standardisation. Parameters ha
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch.nn.functional as F
 from einops import rearrange
@@ -15,7 +15,7 @@ from jaxtyping import Float
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from vitrail import spec
+from vitrail import plug, spec
 from vitrail.nn.conv import GroupNorm, PreActBottleneck, StdConv, build_stages, conv_flops, stage_flops
 from vitrail.nn.head import mean_of_cells
 from vitrail.tokens import Layout, Tokens, check_image
@@ -118,6 +118,10 @@ class BigTransfer(nn.Module):
 
     def forward(self, image: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B K"]:
         return self.classify(self.encode(self.tokenize(image)))
+
+    def explain(self, image: Any, **asked: Any) -> Any:
+        """What the model looks at in a picture; see `vitrail.explain`."""
+        return plug.member("vitrail.inspection.explanation", "explain")(self, image, **asked)
 
     def flops(self) -> int:
         """Twice the multiply-adds for one picture of `image_size`."""

@@ -220,6 +220,10 @@ class VisionTransformer(nn.Module):
     def forward(self, image: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B K"]:
         return self.classify(self.encode(self.tokenize(image)))
 
+    def explain(self, image: Any, **asked: Any) -> Any:
+        """What the model looks at in a picture; see `vitrail.explain`."""
+        return plug.member("vitrail.inspection.explanation", "explain")(self, image, **asked)
+
     def flops(self) -> int:
         """Twice the multiply-adds for one picture of `image_size`, elementwise work left out as usual."""
         spec, layout = self.spec, self.spec.layout

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from vitrail.errors import SpecError
@@ -46,10 +46,13 @@ class Attention(nn.Module):
         dropout_rate = self.dropout_rate if self.training else 0.0
         return self.merge(attend(q, k, v, mask=tokens.mask, causal=self.causal, dropout_rate=dropout_rate))
 
-    def weights(self, tokens: Tokens) -> Float[Tensor, "B H N N"]:
-        """How much each token (row) looks at each token (column), head by head; rows sum to one."""
+    def weights(self, tokens: Tokens, queries: Int64[Tensor, " n"] | None = None) -> Float[Tensor, "B H N N"]:
+        """How much each token (row) looks at each token (column), head by head; rows sum to one.
+
+        With `queries` only the rows of these tokens are computed.
+        """
         q, k, _ = self.split(tokens)
-        return attention_weights(q, k, mask=tokens.mask, causal=self.causal)
+        return attention_weights(q, k, mask=tokens.mask, causal=self.causal, queries=queries)
 
     def mixing_flops(self, layout: Layout) -> int:
         """Twice the multiply-adds of q k' and of the weighted sum, for one sample."""
@@ -125,10 +128,14 @@ def attention_weights(
     *,
     mask: Bool[Tensor, "B M"] | None = None,
     causal: bool = False,
+    queries: Int64[Tensor, " n"] | None = None,
 ) -> Float[Tensor, "B H N M"]:
     """softmax(q k' / sqrt(E)), written out; a query that may look at nothing gets zeros, as in the kernel."""
-    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
     visible = _visible(q, k, mask, causal)
+    if queries is not None:
+        q = q[..., queries, :]
+        visible = visible if visible is None or visible.shape[-2] == 1 else visible[..., queries, :]
+    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
     if visible is None:
         return scores.softmax(dim=-1)
     weights = scores.masked_fill(~visible, -torch.inf).softmax(dim=-1)

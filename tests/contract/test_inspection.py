@@ -1,0 +1,296 @@
+"""What is shown of a model is true: tied to the fused kernel, to numbers worked out by hand, and to closed forms."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from einops import rearrange
+from PIL import Image
+from torch import Tensor
+
+from tests.conftest import fill
+from vitrail import create_model, explain, plug
+from vitrail.errors import DataError, InspectionError, UnknownNameError
+from vitrail.inspection import faithfulness, trace
+from vitrail.inspection.distance import entropy, mean_distance
+from vitrail.inspection.embedding import filters, position_similarity, principal_components, token_colours
+from vitrail.inspection.method.rollout import roll_out
+from vitrail.inspection.receptive import radius, receptive_fields
+from vitrail.tokens import Layout, Tokens
+
+ATTENTIONS = plug.entries("vitrail.nn.attention")
+METHODS = plug.entries("vitrail.inspection.method")
+SMALL: dict[str, dict[str, Any]] = {
+    "class token": {"name": "vit_mu_patch16_224"},
+    "mean pooling": {"name": "vit_mu_patch16_gap_224"},
+    "distilled": {"name": "deit_mu_distilled_patch16_224"},
+    "registers": {"name": "vit_mu_patch16_reg4_224"},
+    "attention pooling": {"name": "vit_mu_patch16_siglip_224", "num_classes": 10},
+    "hybrid": {"name": "vit_mu_r_s16_p8_224"},
+    "convolutional stem": {"name": "vit_mu_conv16_128"},
+    "384 px": {"name": "vit_mu_patch16_384"},
+    "160 x 288 px": {"name": "vit_mu_patch16_224", "image_size": (160, 288)},
+}
+
+
+def small(kind: str) -> Any:
+    return fill(create_model(**{"num_classes": 10, **SMALL[kind]}), 0.1).eval()
+
+
+def foreign(kind: str) -> Any:
+    from tests.parity.conftest import timm, transformers
+
+    if kind == "timm":
+        return fill(timm.create_model("vit_tiny_patch16_224", depth=2, num_classes=10), 0.1)
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 96}
+    return fill(transformers.ViTForImageClassification(transformers.ViTConfig(**sizes, num_labels=10)), 0.1)
+
+
+def picture(rows: int = 200, columns: int = 300, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (rows, columns, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_weights_times_values_are_what_the_kernel_computes(name: str) -> None:
+    attention = fill(plug.load("vitrail.nn.attention", name).Attention(width=32, heads=4), 0.3).eval()
+    tokens = Tokens(torch.randn(2, 21, 32), Layout((4, 5), 1))
+    _, _, values = attention.split(tokens)
+    weights = attention.weights(tokens)
+    assert torch.allclose(attention.merge(weights @ values), attention(tokens), atol=1e-5)
+    assert torch.allclose(weights.sum(dim=-1), torch.ones(2, 4, 21), atol=1e-6)
+    rows = torch.tensor([0, 7, 20])
+    assert torch.allclose(attention.weights(tokens, rows), weights[:, :, rows], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_the_trace_is_the_forward_pass(kind: str) -> None:
+    model = small(kind)
+    images = torch.randn(2, 3, *model.spec.image_size)
+    with torch.no_grad():
+        assert torch.allclose(trace.trace(model, images).logits, model(images), atol=1e-5)
+        layers = list(trace.attention(model, images))
+    assert len(layers) == model.spec.depth
+    assert all(layer.shape[-2:] == (model.spec.layout.num_tokens,) * 2 for layer in layers)
+
+
+def test_rollout_of_two_layers_by_hand() -> None:
+    """[[3/4, 1/4], [1/2, 1/2]] after [[1/2, 1/2], [0, 1]], each averaged with the identity."""
+    first = torch.tensor([[[[0.5, 0.5], [0.0, 1.0]]]])
+    second = torch.tensor([[[[0.75, 0.25], [0.5, 0.5]]]])
+    rolled = roll_out([first, second])
+    by_hand = torch.tensor([[7 / 8, 1 / 8], [1 / 4, 3 / 4]]) @ torch.tensor([[3 / 4, 1 / 4], [0.0, 1.0]])
+    assert torch.allclose(rolled[0], by_hand)
+    assert torch.allclose(rolled[0], torch.tensor([[21 / 32, 11 / 32], [3 / 16, 13 / 16]]))
+
+
+@pytest.mark.parametrize("fusion", ["mean", "max", "min"])
+@pytest.mark.parametrize("discard_rate", [0.0, 0.5, 0.9])
+def test_rollout_rows_sum_to_one(fusion: Any, discard_rate: float) -> None:
+    layers = [torch.randn(2, 3, 10, 10).softmax(dim=-1) for _ in range(4)]
+    rolled = roll_out(layers, fusion=fusion, discard_rate=discard_rate)
+    assert torch.allclose(rolled.sum(dim=-1), torch.ones(2, 10), atol=1e-6)
+    assert not torch.allclose(rolled, roll_out(layers, fusion="mean", discard_rate=0.3), atol=1e-4)
+
+
+@pytest.mark.parametrize("prefix", [0, 1, 5])
+def test_attention_distance_of_closed_forms(prefix: int) -> None:
+    layout = Layout((1, 7), prefix)
+    num = layout.num_tokens
+    diagonal, uniform = torch.eye(num)[None, None], torch.full((1, 1, num, num), 1 / num)
+    assert mean_distance(diagonal, layout, (16, 16)).item() == 0.0
+    # In a row of n cells the mean of |i - j| over all pairs is (n^2 - 1) / (3 n).
+    assert mean_distance(uniform, layout, (16, 16)).item() == pytest.approx(16 * (49 - 1) / (3 * 7))
+    assert entropy(diagonal).item() == pytest.approx(0.0, abs=1e-9)
+    assert entropy(uniform).item() == pytest.approx(math.log2(num))
+
+
+def test_distances_are_told_in_pixels_of_oblong_cells() -> None:
+    layout = Layout((2, 1))
+    swapped = torch.tensor([[[[0.0, 1.0], [1.0, 0.0]]]])
+    assert mean_distance(swapped, layout, (10, 99)).item() == 10.0
+
+
+def test_registers_never_shift_the_map() -> None:
+    """845 against 841 tokens: with four registers more, the map is that of the same cells."""
+    plain = fill(create_model("vit_mu_patch14_reg4_224", image_size=406, num_classes=3), 0.1).eval()
+    assert plain.spec.layout.num_tokens == 1 + 4 + 29 * 29 == 846
+    row = torch.arange(846.0)
+    assert trace.on_grid(row, plain.spec.layout)[0, 0] == 5
+    assert trace.on_grid(row[4:], plain.spec.layout._replace(prefix=1))[0, 0] == 5
+    images = torch.randn(1, 3, 406, 406)
+    for method in METHODS:
+        assert plug.load("vitrail.inspection.method", method).heat(plain, images, [0, 1]).shape == (2, 29, 29)
+
+
+def test_relevance_is_the_gradient_written_out() -> None:
+    """Against the definition: a forward pass with the matrices in the open, and autograd's gradient of them."""
+    model = small("class token")
+    images = torch.randn(1, 3, 224, 224)
+    tokens = model.tokenize(images)
+    matrices: list[Tensor] = []
+    for block in model.blocks:
+        normed = tokens.with_x(block.norm1(tokens.x))
+        _, _, values = block.attn.split(normed)
+        weights = block.attn.weights(normed)
+        weights.retain_grad()
+        matrices.append(weights)
+        z = tokens.x + block.attn.merge(weights @ values)
+        tokens = tokens.with_x(z + block.mlp(block.norm2(z)))
+    model.classify(tokens.with_x(model.norm(tokens.x)))[0, 3].backward()
+    flow = torch.eye(197)
+    for weights in matrices:
+        flow = flow + (weights * weights.grad).clamp_min(0).mean(dim=1)[0] @ flow
+    expected = rearrange(flow[0, 1:], "(Y X) -> Y X", Y=14).detach()
+    found = plug.load("vitrail.inspection.method", "relevance").heat(model, images, [3])[0]
+    assert torch.allclose(found, expected, atol=1e-6 * expected.max().item() + 1e-9)
+
+
+@pytest.mark.parametrize("kind", [*SMALL, "timm", "transformers"])
+def test_every_kind_of_model_is_explained(kind: str) -> None:
+    model = small(kind) if kind in SMALL else foreign(kind)
+    found = explain(model, picture())
+    assert set(found.heat) == set(METHODS)
+    rows, columns = found.model.spec.layout.grid
+    for maps in found.heat.values():
+        assert maps.shape == (5, rows, columns)
+        assert np.isfinite(maps).all()
+        assert (maps >= 0).all()
+    assert sum(found.probabilities) <= 1 + 1e-6
+    assert list(found.probabilities) == sorted(found.probabilities, reverse=True)
+    layers = list(found.attention())
+    assert len(layers) == found.model.spec.depth
+    assert "<script>" in found.page()
+    assert found._repr_html_().startswith("<iframe")
+    assert found.figure().axes
+
+
+@pytest.mark.parametrize("kind", ["timm", "transformers"])
+def test_a_model_that_computes_something_else_is_refused(kind: str) -> None:
+    model = foreign(kind)
+    (model.blocks[0] if kind == "timm" else model.vit.layernorm).register_forward_hook(lambda *words: words[2] * 2)
+    with pytest.raises(InspectionError, match="computes something else"):
+        explain(model, picture())
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(InspectionError, match="is no model"):
+        explain("vit", picture())
+    with pytest.raises(InspectionError, match="no kind that Vitrail knows"):
+        explain(torch.nn.Linear(2, 2), picture())
+
+
+def test_bit_is_told_what_works_for_it() -> None:
+    model = fill(create_model("resnetv2_50x1_bit", num_classes=4), 0.05).eval()
+    with pytest.raises(InspectionError, match="no attention to show.*\n.*\n.*gradcam, which works for it"):
+        explain(model, picture())
+    with pytest.raises(InspectionError, match="gradcam"):
+        explain(model, picture(), methods=["rollout"])
+    found = explain(model, picture(), methods=["gradcam"])
+    assert found.heat["gradcam"].shape == (4, 7, 7)
+    assert "data-view=\"attention\"" not in found.page()
+
+
+def test_the_training_mode_of_a_model_is_left_as_it_was() -> None:
+    model = small("class token").train()
+    explain(model, picture())
+    assert model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_the_overlay_lies_where_the_model_looks(tmp_path: Path) -> None:
+    """A picture that is stored turned: its window is that of the upright one."""
+    model = small("class token")
+    Image.fromarray(picture(200, 300)).save(tmp_path / "turned.jpg", exif=_turned())
+    found = explain(model, tmp_path / "turned.jpg")
+    assert found.picture.shape == (300, 200, 3)
+    top, left, bottom, right = found.window
+    rows, columns = found.model.preprocess.target(300, 200)
+    assert (bottom - top) * rows == pytest.approx(224)
+    assert (right - left) * columns == pytest.approx(224)
+    assert top + bottom == pytest.approx(1.0, abs=0.01)
+    whole = found.model.preprocess.override({"size": (160, 288), "resize": "squash", "crop": 1.0})
+    assert whole.window(300, 200) == (0.0, 0.0, 1.0, 1.0)
+
+
+def _turned() -> Any:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return exif
+
+
+def test_bad_pictures_and_classes(tmp_path: Path) -> None:
+    model = small("class token")
+    Image.fromarray(picture()).save(tmp_path / "whole.jpg")
+    (tmp_path / "cut.jpg").write_bytes((tmp_path / "whole.jpg").read_bytes()[:900])
+    with pytest.raises(DataError, match="cut.jpg"):
+        explain(model, tmp_path / "cut.jpg")
+    with pytest.raises(InspectionError, match="cannot be read"):
+        explain(model, tmp_path / "nowhere.jpg")
+    with pytest.raises(UnknownNameError, match="class 99"):
+        explain(model, tmp_path / "whole.jpg", class_name="class 99")
+    model.labels = tuple("abcdefghij")
+    assert explain(model, tmp_path / "whole.jpg", class_name="C").labels == ("c",)
+
+
+def test_principal_components_are_those_of_the_covariance() -> None:
+    rows = torch.randn(50, 6) * torch.tensor([5.0, 1.0, 3.0, 0.1, 0.2, 0.3])
+    found = principal_components(rows, 3)
+    values, vectors = torch.linalg.eigh(torch.cov(rows.T.double()))
+    for place in range(3):
+        assert abs((found[place].double() @ vectors[:, -1 - place]).item()) == pytest.approx(1.0, abs=1e-5)
+        assert found[place][found[place].abs().argmax()] > 0
+
+
+def test_tables_of_a_model() -> None:
+    model = small("160 x 288 px")
+    assert filters(model, 5).shape == (5, 16, 16, 3)
+    similarity = position_similarity(model)
+    assert similarity.shape == (10, 18, 10, 18)
+    assert torch.allclose(similarity[3, 4, 3, 4], torch.tensor(1.0))
+    with pytest.raises(InspectionError, match="no filters of whole patches"):
+        filters(small("convolutional stem"))
+    colours = token_colours(torch.randn(30, 12))
+    assert colours.shape == (30, 3)
+    assert colours.min() == 0.0
+    assert colours.max() == 1.0
+
+
+def test_receptive_fields_of_convolutions_grow_and_attention_sees_all() -> None:
+    convolutions = fill(create_model("resnetv2_50x1_bit", num_classes=4), 0.05).eval()
+    images = torch.randn(1, 3, 224, 224)
+    radii = [radius(field) for _, field in receptive_fields(convolutions, images)]
+    assert radii == sorted(radii)
+    stem, first, *_ = (field for _, field in receptive_fields(small("class token"), images))
+    assert (stem > 0).sum() == 16 * 16
+    assert (first > 0).float().mean() > 0.99
+
+
+def test_faithfulness_knows_a_good_map_from_a_bad_one() -> None:
+    """A model that looks at one cell: to give it that cell first is best, to give it last is worst."""
+
+    class Corner(torch.nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            score = images[:, :, :16, :16].std(dim=(1, 2, 3)) * 20
+            return torch.stack([score, torch.full_like(score, 5.0)], dim=1)
+
+    images = torch.randn(1, 3, 64, 64)
+    good = torch.zeros(4, 4)
+    good[0, 0] = 1.0
+    right, wrong = (faithfulness.curves(Corner(), images, 0, heat) for heat in (good, -good))
+    assert right.insertion_area > 0.9 > 0.2 > wrong.insertion_area
+    assert right.deletion_area < 0.2 < 0.9 < wrong.deletion_area
+    assert right.insertion[-1] == pytest.approx(right.deletion[0].item(), abs=1e-5)
+    assert set(faithfulness.judged(Corner(), images, 0, {"good": good})) == {"good", "edges", "chance"}
+
+
+def test_edges_are_where_a_picture_changes() -> None:
+    images = torch.zeros(1, 3, 32, 32)
+    images[..., 18:] = 1.0
+    found = faithfulness.edges(images, (4, 4))
+    assert (found.argmax(dim=1) == 2).all()
+    assert found[:, 0].max() == 0.0

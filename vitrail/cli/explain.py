@@ -1,0 +1,46 @@
+"""`vitrail explain`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vitrail.console import JsonFlag, QuietFlag, print_json, progress_bar
+
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="The directory of a run, a weight file, or a name of the catalogue.")
+]
+WeightsOption = Annotated[
+    str | None, typer.Option(help="For a name of the catalogue: a weight file, a folder, or a name on the hub.")
+]
+
+
+def command(
+    model: ModelArgument,
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Pictures, one page each.")],
+    weights: WeightsOption = None,
+    out: Annotated[Path, typer.Option(help="The folder of the pages.")] = Path("explained"),
+    class_name: Annotated[
+        str | None, typer.Option("--class", help="A class by name or number; the likeliest ones if not given.")
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="rollout, relevance or gradcam, as often as wanted; all if not given.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, max=20, help="How many of the likeliest classes.")] = 5,
+    as_json: JsonFlag = False,
+    quiet: QuietFlag = False,
+) -> None:
+    """What a model looks at in a picture: an offline page to play with, and a still picture."""
+    from vitrail.verbs.explain import explain
+
+    with progress_bar("Explaining", quiet=quiet) as progress:
+        written = explain(
+            model, images, weights=weights, out=out, class_name=class_name, methods=method, top=top, progress=progress
+        )
+    if as_json:
+        print_json({"files": [str(path) for path in written]})
+        return
+    for path in written:
+        print(path)

@@ -1,0 +1,55 @@
+"""What a model's tables and vectors look like: its first filters, its positions, its tokens (arXiv 2010.11929, fig. 7)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from vitrail.errors import InspectionError
+from vitrail.tokens import Layout
+
+
+def principal_components(rows: Float[Tensor, "n d"], num: int) -> Float[Tensor, "k d"]:
+    """The directions in which rows differ most, each with its largest number positive, so that signs are no chance."""
+    centred = (rows - rows.mean(dim=0)).double()
+    directions = torch.linalg.svd(centred, full_matrices=False).Vh[:num]
+    largest = directions.gather(1, directions.abs().argmax(dim=1, keepdim=True))
+    return (directions * largest.sign()).float()
+
+
+def filters(model: Any, num: int = 28) -> Float[Tensor, "n P P C"]:
+    """The principal components of the patch embedding's filters as pictures of numbers from 0 to 1."""
+    kernel = getattr(getattr(model, "patch_embed", None), "proj", None)
+    if kernel is None or kernel.weight.shape[-1] < 2:
+        raise InspectionError(
+            "this model has no filters of whole patches.",
+            got=f"a {type(model).__name__} whose stem is convolutions.",
+            hint="a model with a linear patch embedding, such as vit_base_patch16_224.",
+        )
+    weight = kernel.weight.detach().float().cpu()
+    found = principal_components(weight.flatten(1), min(num, *weight.flatten(1).shape))
+    low, high = found.amin(dim=1, keepdim=True), found.amax(dim=1, keepdim=True)
+    return ((found - low) / (high - low).clamp_min(1e-12)).unflatten(1, weight.shape[1:]).permute(0, 2, 3, 1)
+
+
+def position_similarity(model: Any) -> Float[Tensor, "Y X Y X"]:
+    """The cosine between the position of each cell (the first two) and that of every other."""
+    layout: Layout = model.spec.layout
+    table = model.position_table(layout.grid) if hasattr(model, "position_table") else None
+    if table is None:
+        raise InspectionError("this model has no table of positions.", got=f"a {type(model).__name__}.")
+    cells = F.normalize(table[0, -layout.num_cells :].detach().float(), dim=1)
+    return (cells @ cells.T).unflatten(1, layout.grid).unflatten(0, layout.grid).cpu()
+
+
+def token_colours(cells: Float[Tensor, "n d"], basis: Float[Tensor, "3 d"] | None = None) -> Float[Tensor, "n 3"]:
+    """Tokens as colours: their three principal components, from 0 to 1; alike tokens have like colours."""
+    cells = cells.float()
+    basis = principal_components(cells, min(3, *cells.shape)) if basis is None else basis
+    values = F.pad((cells - cells.mean(dim=0)) @ basis.to(cells).T, (0, 3 - len(basis)))
+    low, high = (values.quantile(share, dim=0) for share in (0.02, 0.98))
+    return ((values - low) / (high - low).clamp_min(1e-12)).clamp(0.0, 1.0)

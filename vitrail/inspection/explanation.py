@@ -1,0 +1,166 @@
+"""Why does the model say so? One picture, its likeliest classes, and maps of what speaks for each."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from vitrail import plug
+from vitrail.data.decode import Pixels, as_pixels, decode_image, orientation_of, read_file, to_rgb, upright
+from vitrail.data.labels import NUM_IMAGENET, imagenet_classes
+from vitrail.errors import InspectionError, unknown_name
+from vitrail.inspection import trace
+from vitrail.inspection.adopt import adopt
+
+METHODS = "vitrail.inspection.method"
+TOP = 5
+Picture = str | Path | bytes | Image.Image | Pixels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """A picture as a model sees it."""
+
+    name: str
+    model: Any = field(repr=False)
+    picture: Pixels = field(repr=False)
+    """The whole picture, upright."""
+    window: tuple[float, float, float, float]
+    """The part of it that the model sees: top, left, bottom, right as shares of its sides."""
+    images: Float[Tensor, "1 C Y X"] = field(repr=False)
+    """The model's input."""
+    classes: tuple[int, ...]
+    """The explained classes: the one that was asked for, or the likeliest."""
+    labels: tuple[str, ...]
+    probabilities: tuple[float, ...]
+    heat: dict[str, Float[NDArray[np.float32], "K Y X"]] = field(repr=False)
+    """The map of each method for each class, on the grid of tokens."""
+
+    def attention(self) -> Iterator[Float[NDArray[np.float32], "H N N"]]:
+        """How much each token looks at each other, block after block."""
+        for weights in trace.attention(self.model, self.images):
+            yield weights[0].float().cpu().numpy()
+
+    def figure(self) -> Any:
+        """The picture and the maps over it, as a figure of matplotlib."""
+        return plug.member("vitrail.inspection.still", "draw")(self)
+
+    def page(self) -> str:
+        """The interactive page."""
+        return plug.member("vitrail.inspection.page", "render")(self)
+
+    def _repr_html_(self) -> str:
+        return f'<iframe srcdoc="{html.escape(self.page())}" style="border:0;height:56rem;width:100%"></iframe>'
+
+
+def explain(
+    model: Any,
+    image: Picture,
+    *,
+    class_name: str | int | None = None,
+    methods: Sequence[str] | None = None,
+    top: int = TOP,
+) -> Explanation:
+    """Explain what a model says to a picture: a file, its bytes, a PIL image or an array of pixels.
+
+    `model` is Vitrail's, timm's or transformers'. Without a class the `top` likeliest ones are explained. `methods` are
+    names of maps, by default all that the model has what they need for.
+    """
+    model = adopt(model)
+    chosen = _methods(model, methods)
+    name, picture = read_picture(image)
+    was_training = model.training
+    model.eval()
+    try:
+        device = next(model.parameters()).device
+        prepared = model.preprocess.pixels(as_pixels(picture, model.preprocess.mode))
+        images = model.preprocess.normalise(prepared[None]).to(device)
+        with torch.no_grad():
+            odds = model(images).float().softmax(dim=1)[0].cpu()
+        if not bool(odds.isfinite().all()):
+            raise InspectionError("the model's outputs are not finite.", got="NaN or infinity.", hint="other weights.")
+        labels = labels_of(model)
+        if class_name is None:
+            numbers = odds.topk(min(top, len(odds))).indices.tolist()
+        else:
+            numbers = [class_number(class_name, labels)]
+        heat = {
+            method: plug.load(METHODS, method).heat(model, images, numbers).float().cpu().numpy() for method in chosen
+        }
+    finally:
+        model.train(was_training)
+    return Explanation(
+        name=name,
+        model=model,
+        picture=picture,
+        window=model.preprocess.window(*picture.shape[:2]),
+        images=images,
+        classes=tuple(numbers),
+        labels=tuple(labels[number] for number in numbers),
+        probabilities=tuple(odds[numbers].tolist()),
+        heat=heat,
+    )
+
+
+def read_picture(image: Picture) -> tuple[str, Pixels]:
+    """A name and the pixels of a picture, upright."""
+    if isinstance(image, str | Path):
+        try:
+            content = read_file(image)
+        except OSError as error:
+            raise InspectionError(
+                f"{image} cannot be read.", got=f"{error.strerror}.", hint="the path of a picture."
+            ) from None
+        return Path(image).name, decode_image(content, name=str(image))
+    if isinstance(image, bytes):
+        return "picture", decode_image(image)
+    if isinstance(image, Image.Image):
+        return "picture", np.asarray(upright(to_rgb(image, (255, 255, 255)), orientation_of(image)))
+    return "picture", as_pixels(image)
+
+
+def labels_of(model: Any) -> tuple[str, ...]:
+    """The names of a model's classes: its own, ImageNet's if there are a thousand, else numbers."""
+    own = getattr(model, "labels", None)
+    if own:
+        return tuple(own)
+    num = model.spec.num_classes
+    if num == NUM_IMAGENET:
+        return tuple(each.name for each in imagenet_classes())
+    return tuple(f"class {number}" for number in range(num))
+
+
+def class_number(told: str | int, labels: Sequence[str]) -> int:
+    """The number of a class that is told by name or by number."""
+    if str(told).isdecimal() and int(told) < len(labels):
+        return int(told)
+    folded = [label.casefold() for label in labels]
+    wanted = str(told).casefold()
+    if wanted in folded:
+        return folded.index(wanted)
+    raise unknown_name("class", str(told), labels)
+
+
+def _methods(model: Any, asked: Sequence[str] | None) -> list[str]:
+    """The methods that were asked for, in the order of the folder; without attention some cannot be had."""
+    known = plug.entries(METHODS)
+    for name in asked or ():
+        plug.load(METHODS, name)
+    able = [name for name in known if trace.has_attention(model) or not plug.load(METHODS, name).NEEDS_ATTENTION]
+    if asked is None and len(able) < len(known):
+        trace.require_attention(model, f"--method {', '.join(able)}, which works for it")
+    chosen = [name for name in known if name in (known if asked is None else asked)]
+    for name in chosen:
+        if name not in able:
+            trace.require_attention(model, f"--method {', '.join(able)}, which works for it")
+    return chosen

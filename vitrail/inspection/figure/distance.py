@@ -1,0 +1,42 @@
+"""Figure 7, right, of arXiv 2010.11929: how far each head looks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from vitrail.inspection.distance import reach
+from vitrail.inspection.drawn import Drawn, require_sample
+from vitrail.inspection.sample import Sample
+from vitrail.inspection.trace import require_attention
+
+TITLE = "Attention distance over depth"
+SAYS = (
+    "Each point is a head: how many pixels away, on average, is what its patches look at? "
+    "Some heads look far from the first block on, others stay near; deep in the model all of them look far."
+)
+NEEDS_PICTURES = 128
+
+
+def draw(model: Any, sample: Sample | None) -> Drawn:
+    """Distance, and entropy beside it, of every head over the blocks."""
+    require_attention(model, "the figure receptive")
+    sample = require_sample(sample, "attention distance")
+    found = reach(model, sample.batches())
+    blocks = np.arange(1, len(found.distance) + 1)
+    figure = Figure(figsize=(9.0, 3.6), layout="constrained")
+    for axis, values, name in zip(
+        figure.subplots(1, 2), found, ("mean attention distance (pixels)", "entropy of attention (bits)"), strict=True
+    ):
+        for head in range(values.shape[1]):
+            axis.plot(blocks, values[:, head], "o", markersize=4, alpha=0.75, color=f"C{head % 10}")
+        axis.plot(blocks, values.mean(dim=1), "-", color="0.5", linewidth=1)
+        axis.set(xlabel="block", ylabel=name, ylim=(0, None))
+        axis.grid(alpha=0.3)
+    numbers = [
+        (block + 1, head + 1, f"{found.distance[block, head]:.3f}", f"{found.entropy[block, head]:.4f}", len(sample))
+        for block, head in np.ndindex(*found.distance.shape)
+    ]
+    return Drawn(figure, ("block", "head", "distance_pixels", "entropy_bits", "pictures"), numbers)

@@ -1,0 +1,46 @@
+"""The decks' picture of convolutions against attention, measured: what a feature in the middle depends on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+from vitrail.inspection.drawn import Drawn, require_sample
+from vitrail.inspection.receptive import radius, receptive_fields
+from vitrail.inspection.sample import Sample
+
+TITLE = "Effective receptive field over depth"
+SAYS = (
+    "How much the feature in the middle changes with each pixel, after each part of the model. "
+    "Convolutions widen their view step by step; attention may see the whole picture from the first block on."
+)
+NEEDS_PICTURES = 16
+MOST = 6  # maps
+
+
+def draw(model: Any, sample: Sample | None) -> Drawn:
+    """Maps after a few parts, and the mean distance after all of them."""
+    sample = require_sample(sample, "receptive fields")
+    totals: dict[str, torch.Tensor] = {}
+    num = 0
+    for images in sample.batches(NEEDS_PICTURES):
+        for name, field in receptive_fields(model, images[:4]):
+            totals[name] = totals.get(name, torch.zeros_like(field)) + field.detach()
+        num += 1
+    fields = {name: total / num for name, total in totals.items()}
+    radii = {name: radius(field) for name, field in fields.items()}
+    names = list(fields)
+    chosen = [names[round(place * (len(names) - 1) / (min(MOST, len(names)) - 1))] for place in range(min(MOST, len(names)))]
+    figure = Figure(figsize=(1.7 * len(chosen) + 3.6, 2.4), layout="constrained")
+    axes = figure.subplots(1, len(chosen) + 1, width_ratios=[1] * len(chosen) + [2])
+    for axis, name in zip(axes, chosen, strict=False):
+        # Over many orders of magnitude, so by its root.
+        axis.imshow((fields[name] / fields[name].max()).clamp_min(0).pow(0.25).cpu(), cmap="viridis", vmin=0, vmax=1)
+        axis.set_title(f"{name}\n{radii[name]:.0f} px", fontsize=8)
+        axis.set_axis_off()
+    axes[-1].plot(range(len(names)), list(radii.values()), "o-", markersize=3)
+    axes[-1].set(xlabel="depth", ylabel="mean distance (pixels)", ylim=(0, None))
+    axes[-1].grid(alpha=0.3)
+    return Drawn(figure, ("part", "mean_distance_pixels"), [(name, f"{value:.2f}") for name, value in radii.items()])

@@ -1,0 +1,78 @@
+"""The paper's figures of one model: PNG for slides, SVG for print, CSV for whoever wants the numbers, and one page."""
+
+from __future__ import annotations
+
+import csv
+import io
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from vitrail import plug
+from vitrail.errors import InspectionError
+from vitrail.files import replacing, write_text
+from vitrail.inspection.drawn import Drawn
+from vitrail.inspection.sample import Sample
+
+FIGURES = "vitrail.inspection.figure"
+DOTS = 150  # an inch
+logger = logging.getLogger("vitrail")
+Progress = Callable[[int, int], None]
+
+
+def write_figures(
+    model: Any,
+    sample: Sample | None,
+    folder: Path,
+    *,
+    names: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> list[Path]:
+    """Draw the figures that this model and these pictures have what it takes for; say which are left out, and why."""
+    entries = {name: plug.load(FIGURES, name) for name in (names or plug.entries(FIGURES))}
+    written, shown = [], []
+    model.eval()
+    for number, (name, entry) in enumerate(entries.items(), start=1):
+        try:
+            drawn: Drawn = entry.draw(model, sample)
+        except InspectionError as error:
+            if names:
+                raise
+            logger.warning("The figure %s is left out: %s", name, error.wrong)
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        for kind in ("png", "svg"):
+            with replacing(folder / f"{name}.{kind}", InspectionError) as part:
+                # The date and random names would make the same figure another file.
+                drawn.figure.savefig(
+                    part, format=kind, dpi=DOTS, metadata={"Date": None} if kind == "svg" else {"Software": None}
+                )
+            written.append(folder / f"{name}.{kind}")
+        write_text(_table(drawn), folder / f"{name}.csv", InspectionError)
+        written.append(folder / f"{name}.csv")
+        shown.append((name, entry.TITLE, entry.SAYS))
+        if progress is not None:
+            progress(number, len(entries))
+    if not shown:
+        raise InspectionError(
+            "this model has none of the figures.", got=f"a {type(model).__name__} and no DATA.", hint="DATA, some pictures."
+        )
+    environment = Environment(
+        loader=PackageLoader("vitrail.inspection", "."), autoescape=True, undefined=StrictUndefined
+    )
+    page = environment.get_template("figures.html").render(
+        name=getattr(model, "name", "") or type(model).__name__, figures=shown, pictures=0 if sample is None else len(sample)
+    )
+    write_text(page, folder / "figures.html", InspectionError)
+    return [*written, folder / "figures.html"]
+
+
+def _table(drawn: Drawn) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(drawn.titles)
+    writer.writerows(drawn.rows)
+    return text.getvalue()

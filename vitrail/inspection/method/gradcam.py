@@ -1,0 +1,39 @@
+"""Grad-CAM (Selvaraju et al., arXiv 1610.02391) on the last map of features: the baseline that needs no attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitrail.inspection.trace import has_attention
+from vitrail.tokens import Tokens
+
+NEEDS_ATTENTION = False
+
+
+def heat(model: Any, images: Float[Tensor, "1 C Y X"], classes: Sequence[int]) -> Float[Tensor, "K Y X"]:
+    """Where the features that speak for each class are strong."""
+    with torch.enable_grad():
+        tokens, logits = _last_features(model, images.detach().requires_grad_())
+        maps = []
+        for place, number in enumerate(classes):
+            (gradient,) = torch.autograd.grad(logits[0, number], tokens.x, retain_graph=place + 1 < len(classes))
+            weight = tokens.with_x(gradient).cells.mean(dim=1, keepdim=True)
+            maps.append((weight * tokens.cells).sum(dim=-1).clamp_min(0.0)[0])
+    return torch.stack(maps).detach().unflatten(-1, tokens.layout.grid)
+
+
+def _last_features(model: Any, images: Float[Tensor, "1 C Y X"]) -> tuple[Tokens, Float[Tensor, "1 K"]]:
+    """The features from which the places still matter: of a transformer, those before the last block's attention."""
+    tokens = model.tokenize(images)
+    if not has_attention(model):
+        tokens = model.encode(tokens)
+        return tokens, model.classify(tokens)
+    for block in model.blocks[:-1]:
+        tokens = block(tokens)
+    output = model.blocks[-1](tokens)
+    return tokens, model.classify(output.with_x(model.norm(output.x)))

@@ -1,0 +1,55 @@
+"""Attention rollout (Abnar and Zuidema, arXiv 2005.00928): attention multiplied through all layers.
+
+The decks' "attention from the output token to the input space", and figure 6 of arXiv 2010.11929. Half of what a token
+becomes is what it was, by the residual connection, so each layer's matrix is averaged with the identity. The map is the
+same for every class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitrail.inspection.trace import attention_of, on_grid, readout, require_attention, trace
+
+NEEDS_ATTENTION = True
+Fusion = Literal["mean", "max", "min"]
+
+
+def roll_out(
+    layers: Iterable[Float[Tensor, "B H N N"]], *, fusion: Fusion = "mean", discard_rate: float = 0.0
+) -> Float[Tensor, "B N N"]:
+    """The product of all layers; rows sum to one. `discard_rate` is the share of the smallest weights set to zero."""
+    product: Tensor | None = None
+    for heads in layers:
+        fused = heads.mean(dim=1) if fusion == "mean" else heads.amax(dim=1) if fusion == "max" else heads.amin(dim=1)
+        if discard_rate:
+            num = int(discard_rate * fused.shape[-1])
+            fused = fused.scatter(-1, fused.topk(num, dim=-1, largest=False).indices, 0.0)
+        step = fused + torch.eye(fused.shape[-1], dtype=fused.dtype, device=fused.device)
+        step = step / step.sum(dim=-1, keepdim=True)
+        product = step if product is None else step @ product
+    assert product is not None, "a model has layers"
+    return product
+
+
+@torch.no_grad()
+def heat(
+    model: Any,
+    images: Float[Tensor, "1 C Y X"],
+    classes: Sequence[int],
+    *,
+    fusion: Fusion = "mean",
+    discard_rate: float = 0.0,
+) -> Float[Tensor, "K Y X"]:
+    """What reaches the head from each cell of the picture, the same for all classes."""
+    require_attention(model, "--method gradcam")
+    found = trace(model, images)
+    layers = (attention_of(block, tokens) for block, tokens in zip(model.blocks, found.inputs, strict=True))
+    rolled = roll_out(layers, fusion=fusion, discard_rate=discard_rate)
+    row = readout(model, found.output)[:, None] @ rolled
+    return on_grid(row[:, 0], found.layout).expand(len(classes), -1, -1)

@@ -1,0 +1,192 @@
+// The page of one picture: what is chosen, what is drawn from it, and the keys.
+
+const byId = (id) => document.getElementById(id);
+const percent = (share) => `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`;
+
+async function begin() {
+  const data = JSON.parse(byId("data").textContent);
+  const attention = data.attention, [rows, columns] = data.grid;
+  const maps = {};
+  for (const [method, map] of Object.entries(data.maps)) maps[method] = await unpack(map.levels);
+  const levels = attention && (await unpack(attention.levels)), peaks = attention && (await unpack(attention.peaks, Uint16Array));
+  const colours = data.colours && (await unpack(data.colours));
+  const positions = data.positions && (await unpack(data.positions));
+  const picture = new Image();
+  picture.src = data.picture;
+  await picture.decode();
+
+  const prefix = attention ? attention.prefix.length : 0;
+  const pooled = attention ? attention.pooled : 1;
+  const small = [Math.ceil(rows / pooled), Math.ceil(columns / pooled)];
+  const views = [...(attention ? ["attention"] : []), ...Object.keys(maps), ...(colours ? ["colours"] : []), ...(positions ? ["positions"] : [])];
+  const middle = prefix + Math.floor(rows / 2) * columns + Math.floor(columns / 2);
+  const now = { view: views[0], layer: attention ? attention.layers - 1 : 0, head: -1, token: prefix ? 0 : middle, pinned: false, choice: 0, strength: 0.6 };
+  const overlay = new Overlay(byId("stage"), picture, data.size, data.window);
+  let playing = null;
+
+  // What a token looks at: the prefix tokens, then the cells; of one head, or of all on average.
+  function looks(layer, head, token) {
+    const width = prefix + small[0] * small[1], total = new Float32Array(width);
+    const heads = head < 0 ? [...Array(attention.heads).keys()] : [head];
+    for (const each of heads) {
+      const row = (layer * attention.heads + each) * attention.rows + token, peak = peaks[row] / 65535;
+      for (let place = 0; place < width; place++) total[place] += ((levels[row * width + place] / 255) ** 2 * peak) / heads.length;
+    }
+    return total;
+  }
+
+  const spread = (values) => {
+    const peak = Math.max(1e-12, ...values);
+    return values.map((value) => value / peak);
+  };
+
+  function shownMap() {
+    if (now.view === "attention") return { grid: small, values: spread(looks(now.layer, now.head, now.token).subarray(prefix)) };
+    if (now.view === "colours") return { grid: data.grid, values: colours.subarray(now.layer * rows * columns * 3, (now.layer + 1) * rows * columns * 3), coloured: true };
+    if (now.view === "positions") {
+      const cell = Math.max(0, now.token - prefix), all = rows * columns;
+      const row = Float32Array.from(positions.subarray(cell * all, (cell + 1) * all), (level) => level / 255);
+      const low = Math.min(...row);
+      return { grid: data.grid, values: row.map((value) => (value - low) / Math.max(1e-6, 1 - low)) };
+    }
+    const all = rows * columns, map = maps[now.view].subarray(now.choice * all, (now.choice + 1) * all);
+    return { grid: data.grid, values: Float32Array.from(map, (level) => (level / 255) ** 2) };
+  }
+
+  const tokenName = (token) => (token < prefix ? attention.prefix[token] : `patch in row ${Math.floor((token - prefix) / columns) + 1}, column ${((token - prefix) % columns) + 1}`);
+
+  function said() {
+    const place = `Block ${now.layer + 1} of ${attention ? attention.layers : 0}`;
+    if (now.view === "attention") {
+      const row = looks(now.layer, now.head, now.token), total = row.reduce((sum, value) => sum + value, 0);
+      const parts = attention.prefix.map((name, index) => `${percent(row[index])} at the ${name}`);
+      const cells = pooled === 1 ? Math.max(0, total - row.subarray(0, prefix).reduce((sum, value) => sum + value, 0)) : null;
+      if (cells !== null) parts.push(`${percent(cells)} at the picture`);
+      return `${place}, ${now.head < 0 ? "all heads on average" : `head ${now.head + 1} of ${attention.heads}`}. The ${tokenName(now.token)} looks ${parts.join(", ")}.`;
+    }
+    if (now.view === "colours") return `${place}. Tokens of like colour are alike after it (their three principal components).`;
+    if (now.view === "positions") return `How alike the position of the ${tokenName(Math.max(prefix, now.token))} is to all others.`;
+    const choice = data.classes[now.choice];
+    return `${data.maps[now.view].says} ${choice.name}: ${percent(choice.probability)}.`;
+  }
+
+  function draw() {
+    const withToken = now.view === "attention" || now.view === "positions";
+    overlay.draw({ ...shownMap(), strength: now.strength, marked: withToken && now.token >= prefix ? now.token - prefix : null, cells: data.grid });
+    byId("said").textContent = said();
+    for (const button of document.querySelectorAll("[data-view]")) button.setAttribute("aria-pressed", button.dataset.view === now.view);
+    for (const button of document.querySelectorAll("[data-choice]")) button.setAttribute("aria-pressed", Number(button.dataset.choice) === now.choice);
+    for (const button of document.querySelectorAll("[data-token]")) button.setAttribute("aria-pressed", Number(button.dataset.token) === now.token);
+    byId("strength").value = now.strength;
+    if (!attention) return;
+    byId("layer").value = now.layer + 1;
+    byId("layer-said").textContent = now.layer + 1;
+    byId("head").value = now.head + 1;
+    byId("head-said").textContent = now.head < 0 ? "all" : now.head + 1;
+    strip("layers", attention.layers, (layer) => [small, spread(looks(layer, now.head, now.token).subarray(prefix)), false], (layer) => layer === now.layer);
+    strip("heads", attention.heads, (head) => [small, spread(looks(now.layer, head, now.token).subarray(prefix)), false], (head) => head === now.head);
+    byId("play").textContent = playing ? "Stop" : "Play the blocks";
+  }
+
+  // A row of small maps, one a button.
+  function strip(id, num, mapOf, chosen) {
+    const row = byId(id);
+    while (row.children.length < num) {
+      const button = document.createElement("button"), index = row.children.length;
+      button.append(document.createElement("canvas"), String(index + 1));
+      button.setAttribute("aria-label", `${id === "layers" ? "block" : "head"} ${index + 1}`);
+      button.addEventListener("click", () => choose(id === "layers" ? { layer: index } : { head: index === now.head ? -1 : index }));
+      row.append(button);
+    }
+    [...row.children].forEach((button, index) => {
+      paint(button.firstChild, ...mapOf(index));
+      button.setAttribute("aria-pressed", chosen(index));
+    });
+  }
+
+  function choose(change) {
+    Object.assign(now, change);
+    if ("layer" in change || "head" in change || "token" in change) {
+      if (!["attention", "colours", "positions"].includes(now.view)) now.view = "attention";
+      if (now.view === "colours" && !("layer" in change)) now.view = "attention";
+    }
+    if ("choice" in change && maps[now.view] === undefined) now.view = maps.relevance ? "relevance" : Object.keys(maps)[0];
+    draw();
+  }
+
+  function play(on) {
+    clearInterval(playing);
+    playing = on ? setInterval(() => choose({ layer: (now.layer + 1) % attention.layers }), 700) : null;
+    draw();
+  }
+
+  const stage = byId("stage");
+  stage.addEventListener("pointermove", (event) => {
+    const cell = overlay.cellAt(event, data.grid);
+    if (attention && cell !== null && !now.pinned && now.token !== prefix + cell && ["attention", "positions"].includes(now.view)) choose({ token: prefix + cell });
+  });
+  stage.addEventListener("click", (event) => {
+    const cell = overlay.cellAt(event, data.grid);
+    if (!attention || cell === null) return;
+    now.pinned = !(now.pinned && now.token === prefix + cell);
+    choose({ token: prefix + cell });
+  });
+  for (const button of document.querySelectorAll("[data-view]")) button.addEventListener("click", () => choose({ view: button.dataset.view }));
+  for (const button of document.querySelectorAll("[data-choice]")) button.addEventListener("click", () => choose({ choice: Number(button.dataset.choice) }));
+  for (const button of document.querySelectorAll("[data-token]")) button.addEventListener("click", () => choose({ token: Number(button.dataset.token), pinned: true }));
+  byId("strength").addEventListener("input", (event) => choose({ strength: Number(event.target.value) }));
+  if (attention) {
+    byId("layer").addEventListener("input", (event) => choose({ layer: event.target.value - 1 }));
+    byId("head").addEventListener("input", (event) => choose({ head: event.target.value - 1 }));
+    byId("play").addEventListener("click", () => play(!playing));
+  }
+
+  const step = (value, by, num) => (value + by + num) % num;
+  function move(down, right) {
+    const cell = now.token < prefix ? middle - prefix : now.token - prefix;
+    const row = Math.min(rows - 1, Math.max(0, Math.floor(cell / columns) + down)), column = Math.min(columns - 1, Math.max(0, (cell % columns) + right));
+    choose({ token: prefix + row * columns + column, pinned: true });
+  }
+  const keys = {
+    ArrowUp: () => move(-1, 0), ArrowDown: () => move(1, 0), ArrowLeft: () => move(0, -1), ArrowRight: () => move(0, 1),
+    "[": () => choose({ layer: step(now.layer, -1, attention.layers) }), "]": () => choose({ layer: step(now.layer, 1, attention.layers) }),
+    h: () => choose({ head: step(now.head + 1, 1, attention.heads + 1) - 1 }), H: () => choose({ head: step(now.head + 1, -1, attention.heads + 1) - 1 }),
+    c: () => prefix && choose({ token: 0, pinned: true }), " ": () => play(!playing),
+  };
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.altKey || event.metaKey || event.target.matches("input") || (event.key === " " && event.target.matches("button"))) return;
+    if (event.key === "v") choose({ view: views[step(views.indexOf(now.view), 1, views.length)] });
+    else if (event.key === "+" || event.key === "-") choose({ strength: Math.min(1, Math.max(0, now.strength + (event.key === "+" ? 0.1 : -0.1))) });
+    else if (event.key >= "1" && event.key <= String(data.classes.length)) choose({ choice: Number(event.key) - 1 });
+    else if (attention && keys[event.key]) keys[event.key]();
+    else return;
+    event.preventDefault();
+  });
+
+  const patches = byId("patches");
+  if (patches) {
+    // The patches, drawn apart from each other.
+    const [top, left, bottom, right] = data.window, gap = 0.18, side = Math.max(3, Math.floor(320 / columns));
+    patches.width = columns * side;
+    patches.height = rows * side;
+    const pen = patches.getContext("2d"), wide = ((right - left) * picture.width) / columns, high = ((bottom - top) * picture.height) / rows;
+    for (let row = 0; row < rows; row++)
+      for (let column = 0; column < columns; column++)
+        pen.drawImage(picture, left * picture.width + column * wide, top * picture.height + row * high, wide, high, column * side, row * side, side * (1 - gap), side * (1 - gap));
+  }
+  if (colours) paint(byId("embedded"), data.grid, colours.subarray(0, rows * columns * 3), true);
+  if (data.filters) byId("filters").src = data.filters;
+  if (!positions && byId("position")) byId("position").remove();
+  if (positions) {
+    const cell = middle - prefix, all = rows * columns, row = Float32Array.from(positions.subarray(cell * all, (cell + 1) * all), (level) => level / 255);
+    const low = Math.min(...row);
+    paint(byId("position"), data.grid, row.map((value) => (value - low) / Math.max(1e-6, 1 - low)));
+  }
+  draw();
+  document.documentElement.dataset.ready = "yes";
+}
+
+begin().catch((error) => {
+  byId("said").textContent = `This page cannot be shown: ${error.message}`;
+  throw error;
+});

@@ -1,0 +1,197 @@
+"""An explanation as one offline page that walks the way of the data: everything it shows is inside the file."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import zlib
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitrail.data.decode import Pixels
+from vitrail.errors import InspectionError, shown
+from vitrail.inspection import embedding, trace
+from vitrail.inspection.explanation import Explanation
+
+LONGEST = 960  # pixels of the picture's longer side
+BUDGET = 1_500_000  # bytes of attention, packed
+FILTERS = 28
+LEVELS = 255
+SAID = {
+    "rollout": "Attention multiplied through all blocks: where the head's information comes from. It is the same for "
+    "every class.",
+    "relevance": "Attention weighted by its gradient: what speaks for the chosen class.",
+    "gradcam": "Features weighted by their gradient: where what speaks for the class is strong.",
+}
+
+
+def render(explanation: Explanation) -> str:
+    """The page of one picture."""
+    environment = Environment(
+        loader=PackageLoader("vitrail.inspection", "."), autoescape=True, undefined=StrictUndefined
+    )
+    environment.filters["shown"] = shown
+    folder = files("vitrail.inspection")
+    data = json.dumps(page_data(explanation), separators=(",", ":"), allow_nan=False)
+    return environment.get_template("page.html").render(
+        explanation=explanation,
+        facts=_facts(explanation),
+        # Inside a script element, "<" could end it.
+        data=data.replace("<", "\\u003c"),
+        script=folder.joinpath("view.js").read_text(encoding="utf-8")
+        + folder.joinpath("page.js").read_text(encoding="utf-8"),
+    )
+
+
+def page_data(explanation: Explanation) -> dict[str, Any]:
+    """Everything that the page's script draws from."""
+    height, width = explanation.picture.shape[:2]
+    classes = [
+        {"name": label, "probability": odds}
+        for label, odds in zip(explanation.labels, explanation.probabilities, strict=True)
+    ]
+    data: dict[str, Any] = {
+        "picture": _jpeg(explanation.picture),
+        "size": [height, width],
+        "window": list(explanation.window),
+        "classes": classes,
+        "maps": {
+            method: {"says": SAID.get(method, ""), "levels": _packed(_levels(maps.reshape(len(maps), -1)))}
+            for method, maps in explanation.heat.items()
+        },
+        "grid": list(next(iter(explanation.heat.values())).shape[1:]),
+    }
+    if trace.has_attention(explanation.model):
+        data |= _inner_data(explanation)
+    return data
+
+
+@torch.no_grad()
+def _inner_data(explanation: Explanation) -> dict[str, Any]:
+    """Attention, token colours and positions."""
+    model = explanation.model
+    found = trace.trace(model, explanation.images)
+    layout = found.layout
+    layers = [
+        trace.attention_of(block, tokens)[0].float().cpu()
+        for block, tokens in zip(model.blocks, found.inputs, strict=True)
+    ]
+    weights, pooled = _within_budget(torch.stack(layers), layout)
+    peaks = weights.amax(dim=-1)
+    colours = [
+        embedding.token_colours(tokens.cells[0].float().cpu()) for tokens in (*found.inputs[1:], found.output)
+    ]
+    return {
+        "attention": {
+            "layers": weights.shape[0],
+            "heads": weights.shape[1],
+            "rows": weights.shape[2],
+            "prefix": _prefix_names(model),
+            "pooled": pooled,
+            "levels": _packed(_levels(weights.numpy())),
+            "peaks": _packed((peaks * 65535).round().numpy().astype("<u2")),
+        },
+        "colours": _packed((torch.stack(colours) * LEVELS).round().byte().numpy()),
+        "positions": _positions(model),
+        "filters": _filters(model),
+        "readout": _packed(_levels(trace.readout(model, found.output).float().cpu().numpy())),
+    }
+
+
+def _within_budget(weights: torch.Tensor, layout: Any) -> tuple[torch.Tensor, int]:
+    """Attention that fits on the page: of large models, what is looked at is told by blocks of cells."""
+    rows, columns = layout.grid
+    pooled = 1
+    while weights.numel() > 2 * BUDGET and pooled < min(layout.grid):
+        pooled *= 2
+        prefix, cells = weights[..., : layout.prefix], weights[..., layout.prefix :]
+        small = F.avg_pool2d(cells.unflatten(-1, (rows, columns)).flatten(0, 2), 2, ceil_mode=True)
+        rows, columns = small.shape[-2:]
+        weights = torch.cat([prefix, small.flatten(1).view(*weights.shape[:3], -1)], dim=-1)
+    return weights, pooled
+
+
+def _prefix_names(model: Any) -> list[str]:
+    spec = model.spec
+    names = ["class token"] * spec.class_token + ["distillation token"] * spec.distilled
+    return [*names, *(f"register {number}" for number in range(1, spec.registers + 1))]
+
+
+def _positions(model: Any) -> str | None:
+    try:
+        similarity = embedding.position_similarity(model)
+    except InspectionError:
+        return None
+    return _packed(((similarity + 1) / 2 * LEVELS).round().byte().flatten().numpy())
+
+
+def _filters(model: Any) -> str | None:
+    """The patch embedding's filters side by side, as a picture."""
+    try:
+        tiles = embedding.filters(model, FILTERS).numpy()
+    except InspectionError:
+        return None
+    if tiles.shape[-1] != 3:
+        tiles = tiles[..., :1].repeat(3, axis=-1)
+    tiles = np.pad(tiles, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=1.0)
+    columns = min(7, len(tiles))
+    tiles = tiles[: len(tiles) // columns * columns]
+    rows = [np.concatenate(list(tiles[start : start + columns]), axis=1) for start in range(0, len(tiles), columns)]
+    file = io.BytesIO()
+    Image.fromarray((np.concatenate(rows) * 255).round().astype(np.uint8)).save(file, "PNG")
+    return _address("image/png", file.getvalue())
+
+
+def _levels(rows: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Numbers as bytes, each row by its own largest; the root gives small ones more levels."""
+    peaks = np.maximum(rows.max(axis=-1, keepdims=True), 1e-30)
+    return (np.sqrt(np.clip(rows / peaks, 0, 1)) * LEVELS).round().astype(np.uint8)
+
+
+def _packed(array: NDArray[Any]) -> str:
+    return base64.b64encode(zlib.compress(np.ascontiguousarray(array).tobytes(), 6)).decode()
+
+
+def _jpeg(picture: Pixels) -> str:
+    image = Image.fromarray(picture)
+    image.thumbnail((LONGEST, LONGEST))
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=88)
+    return _address("image/jpeg", file.getvalue())
+
+
+def _address(kind: str, content: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def _facts(explanation: Explanation) -> dict[str, Any]:
+    """The numbers of the way of the data."""
+    model, spec = explanation.model, explanation.model.spec
+    layout = spec.layout
+    cells = [side // num for side, num in zip(spec.image_size, layout.grid, strict=True)]
+    return {
+        "name": getattr(model, "name", "") or type(model).__name__,
+        "attention": trace.has_attention(model),
+        "image_size": spec.image_size,
+        "channels": spec.channels,
+        "grid": layout.grid,
+        "cell": cells,
+        "numbers": cells[0] * cells[1] * spec.channels,
+        "stem": getattr(getattr(spec, "stem", None), "name", "conv"),
+        "prefix": _prefix_names(model) if trace.has_attention(model) else [],
+        "num_tokens": layout.num_tokens,
+        "width": spec.width,
+        "depth": getattr(spec, "depth", 0),
+        "heads": getattr(spec, "heads", 0),
+        "pool": getattr(spec, "pool", "mean"),
+        "num_classes": spec.num_classes,
+        "whole": all(abs(side - want) < 1e-9 for side, want in zip(explanation.window, (0, 0, 1, 1), strict=True)),
+    }

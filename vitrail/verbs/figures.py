@@ -1,0 +1,42 @@
+"""The paper's figures, of this model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from vitrail.data.find import open_data
+from vitrail.data.table import Table
+from vitrail.errors import DataError, InspectionError
+from vitrail.inspection.figures import write_figures
+from vitrail.inspection.sample import spread_out
+from vitrail.run.opened import open_model
+
+NUM_PICTURES = 128
+
+
+def figures(
+    model: str | Path,
+    data: str | Path | None = None,
+    *,
+    weights: str | Path | None = None,
+    out: str | Path = "figures",
+    names: Sequence[str] | None = None,
+    num_pictures: int = NUM_PICTURES,
+    data_dir: str | Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Path]:
+    """Draw the figures of a model into the folder `out`; those that need pictures take some of `data`."""
+    network = open_model(model, weights)
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise InspectionError(f"{folder} is no folder.", got="a file.", hint="another --out.")
+    sample = None
+    if data is not None:
+        source = open_data(data, data_dir=data_dir)
+        split = next((name for name in ("test", "val") if name in source.split_names), None)
+        source = source if split is None else source.split(split)
+        if not isinstance(source, Table):
+            raise DataError("figures need pictures in any order.", got="shards.", hint="a folder, zip or table.")
+        sample = spread_out(source, num_pictures, network.preprocess)
+    return write_figures(network, sample, folder, names=names, progress=progress)
