@@ -102,7 +102,6 @@ def _inner_data(explanation: Explanation) -> dict[str, Any]:
         "colours": _packed((torch.stack(colours) * LEVELS).round().byte().numpy()),
         "positions": _positions(model),
         "filters": _filters(model),
-        "readout": _packed(_levels(trace.readout(model, found.output).float().cpu().numpy())),
     }
 
 

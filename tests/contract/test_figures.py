@@ -1,0 +1,91 @@
+"""Every file of `inspection/figure`: draws from a small model, with the numbers beside it, and says what it shows."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.conftest import fill
+from tests.contract.small_pictures import write_folder
+from vitrail import create_model, figures, plug, save_weights
+from vitrail.errors import DataError, InspectionError, UnknownNameError
+from vitrail.inspection.figures import write_figures
+from vitrail.inspection.sample import Sample, spread_out
+
+FIGURES = plug.entries("vitrail.inspection.figure")
+WITHOUT_PICTURES = ("filters", "positions")
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return fill(create_model("vit_mu_patch8_64", num_classes=4), 0.1).eval()
+
+
+@pytest.fixture(scope="module")
+def sample(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Sample:
+    return spread_out(write_folder(tmp_path_factory.mktemp("pictures")), 8, model.preprocess)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_is_drawn_with_its_numbers(name: str, model: Any, sample: Sample, tmp_path: Path) -> None:
+    entry = plug.load("vitrail.inspection.figure", name)
+    assert entry.TITLE
+    assert entry.SAYS.count(". ") >= 1
+    assert entry.SAYS.endswith(".")
+    files = write_figures(model, sample, tmp_path, names=[name])
+    assert [path.name for path in files] == [f"{name}.png", f"{name}.svg", f"{name}.csv", "figures.html"]
+    with Image.open(tmp_path / f"{name}.png") as image:
+        pixels = np.asarray(image.convert("L"))
+    assert pixels.std() > 5
+    rows = list(csv.reader((tmp_path / f"{name}.csv").open()))
+    assert len(rows) > 1
+    assert {len(row) for row in rows} == {len(rows[0])}
+    assert entry.SAYS.split(".", maxsplit=1)[0] in (tmp_path / "figures.html").read_text()
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_is_the_same_file_again(name: str, model: Any, sample: Sample, tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        write_figures(model, sample, tmp_path / folder, names=[name])
+    for kind in ("png", "csv"):
+        assert (tmp_path / "one" / f"{name}.{kind}").read_bytes() == (tmp_path / "two" / f"{name}.{kind}").read_bytes()
+
+
+def test_without_pictures_there_is_what_needs_none(model: Any, tmp_path: Path) -> None:
+    save_weights(model, tmp_path / "model.safetensors")
+    files = figures("vit_mu_patch8_64", weights=tmp_path / "model.safetensors", out=tmp_path / "figures")
+    assert {path.stem for path in files} == {*WITHOUT_PICTURES, "figures"}
+    with pytest.raises(InspectionError, match="cannot be seen without pictures"):
+        figures("vit_mu_patch8_64", weights=tmp_path / "model.safetensors", out=tmp_path / "more", names=["distance"])
+    assert not (tmp_path / "more").exists()
+
+
+def test_a_convolutional_model_has_what_it_can_have(tmp_path: Path, sample: Sample) -> None:
+    model = fill(create_model("resnetv2_50x1_bit", num_classes=4, image_size=64), 0.05).eval()
+    own = Sample(sample.source.only(range(2)), model.preprocess)
+    files = write_figures(model, own, tmp_path)
+    assert {path.stem for path in files} == {"receptive", "faithfulness", "figures"}
+
+
+def test_wrong_words(model: Any, tmp_path: Path) -> None:
+    save_weights(model, tmp_path / "model.safetensors")
+    told: dict[str, Any] = {"weights": tmp_path / "model.safetensors"}
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InspectionError, match="is no folder"):
+        figures("vit_mu_patch8_64", **told, out=tmp_path / "file")
+    with pytest.raises(UnknownNameError, match="filter"):
+        figures("vit_mu_patch8_64", **told, out=tmp_path / "out", names=["filter"])
+    with pytest.raises(DataError):
+        figures("vit_mu_patch8_64", tmp_path / "nowhere", **told, out=tmp_path / "out")
+
+
+def test_a_sample_is_spread_over_the_data(sample: Sample) -> None:
+    assert len(sample) == 8
+    assert len({name.partition("/")[0] for name in sample.source.names}) == 3
+    assert sample.picture(0).shape[2] == 3
+    assert sum(len(images) for images in sample.batches(3)) == 3
