@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from vitrail.errors import InspectionError
 from vitrail.inspection.sample import Sample
 
@@ -22,3 +25,12 @@ def require_sample(sample: Sample | None, what: str) -> Sample:
     if sample is None:
         raise InspectionError(f"{what} cannot be seen without pictures.", got="no DATA.", hint="a folder of pictures.")
     return sample
+
+
+def mosaic(tiles: NDArray[np.floating], columns: int) -> NDArray[np.floating]:
+    """Small pictures `[n, Y, X]` or `[n, Y, X, C]` side by side; what lies between and after them is not a number."""
+    rows = -(-len(tiles) // columns)
+    sides = [(0, rows * columns - len(tiles)), (0, 1), (0, 1), *[(0, 0)] * (tiles.ndim - 3)]
+    padded = np.pad(tiles, sides, constant_values=np.nan)
+    lines = [np.concatenate(list(line), axis=1) for line in padded.reshape(rows, columns, *padded.shape[1:])]
+    return np.concatenate(lines)[:-1, :-1]

@@ -19,6 +19,7 @@ from PIL import Image
 from vitrail.data.decode import Pixels
 from vitrail.errors import InspectionError, shown
 from vitrail.inspection import embedding, trace
+from vitrail.inspection.drawn import mosaic
 from vitrail.inspection.explanation import Explanation
 
 LONGEST = 960  # pixels of the picture's longer side
@@ -140,12 +141,9 @@ def _filters(model: Any) -> str | None:
         return None
     if tiles.shape[-1] != 3:
         tiles = tiles[..., :1].repeat(3, axis=-1)
-    tiles = np.pad(tiles, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=1.0)
-    columns = min(7, len(tiles))
-    tiles = tiles[: len(tiles) // columns * columns]
-    rows = [np.concatenate(list(tiles[start : start + columns]), axis=1) for start in range(0, len(tiles), columns)]
+    image = np.nan_to_num(mosaic(tiles, 7), nan=1.0)
     file = io.BytesIO()
-    Image.fromarray((np.concatenate(rows) * 255).round().astype(np.uint8)).save(file, "PNG")
+    Image.fromarray((image * 255).round().astype(np.uint8)).save(file, "PNG")
     return _address("image/png", file.getvalue())
 
 

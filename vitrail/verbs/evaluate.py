@@ -12,14 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail import catalogue
 from vitrail.data.find import open_data
 from vitrail.data.labels import bind
 from vitrail.data.loader import Loader, Policy
 from vitrail.data.table import Source, Table
 from vitrail.data.transform import Preprocess
-from vitrail.errors import DataError, WeightsError
-from vitrail.run.artefact import is_run, load
+from vitrail.errors import DataError
+from vitrail.run.opened import open_model
 
 NUM_BINS = 15  # of the calibration error
 Z95 = 1.959963984540054  # the normal quantile of a 95 % interval
@@ -94,23 +93,19 @@ def evaluate(
 
 def _network(model: str | Path, weights: str | Path | None, source: Source) -> tuple[Any, dict[str, int]]:
     """The model, and the number by which it knows each class of the data."""
-    if weights is None and is_run(model):
-        network = load(model)
-        numbers = {label: number for number, label in enumerate(network.labels)}
-        strange = [name for name in _present(source) if name not in numbers]
-        if strange:
-            raise DataError(
-                "the data has classes that the model does not know.",
-                got=f"{', '.join(map(repr, strange[:5]))}.",
-                hint=f"the model's own: {', '.join(network.labels[:8])}{', ...' if len(network.labels) > 8 else ''}.",
-            )
-        return network, numbers
-    if weights is None:
-        raise WeightsError(
-            f"{model} has no weights by itself.", got="no --weights.", hint="--weights FILE, or the directory of a run."
+    network = open_model(model, weights)
+    labels = getattr(network, "labels", None)
+    if not labels:
+        return network, bind(_present(source), network.spec.num_classes)
+    numbers = {label: number for number, label in enumerate(labels)}
+    strange = [name for name in _present(source) if name not in numbers]
+    if strange:
+        raise DataError(
+            "the data has classes that the model does not know.",
+            got=f"{', '.join(map(repr, strange[:5]))}.",
+            hint=f"the model's own: {', '.join(labels[:8])}{', ...' if len(labels) > 8 else ''}.",
         )
-    network = catalogue.create_model(str(model), weights=weights).eval()
-    return network, bind(_present(source), network.spec.num_classes)
+    return network, numbers
 
 
 def _present(source: Source) -> list[str]:

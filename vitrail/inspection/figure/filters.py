@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
-from vitrail.inspection.drawn import Drawn
+from vitrail.inspection.drawn import Drawn, mosaic
 from vitrail.inspection.embedding import filters
 from vitrail.inspection.sample import Sample
 
@@ -20,20 +21,12 @@ COLUMNS = 7
 
 
 def draw(model: Any, sample: Sample | None) -> Drawn:
-    """The first 28 components."""
+    """The first 28 components, and a line of numbers for each."""
     tiles = filters(model, 4 * COLUMNS).numpy()
-    rows = -(-len(tiles) // COLUMNS)
-    figure = Figure(figsize=(COLUMNS * 0.7, rows * 0.7), layout="constrained")
-    for place, axis in enumerate(figure.subplots(rows, COLUMNS, squeeze=False).flat):
-        axis.set_axis_off()
-        if place < len(tiles):
-            axis.imshow(tiles[place] if tiles.shape[-1] == 3 else tiles[place][..., 0], interpolation="nearest")
-    titles = ("component", "row", "column", "channel", "value")
-    numbers = [
-        (component, row, column, channel, f"{tiles[component, row, column, channel]:.4f}")
-        for component in range(len(tiles))
-        for row in range(tiles.shape[1])
-        for column in range(tiles.shape[2])
-        for channel in range(tiles.shape[3])
-    ]
-    return Drawn(figure, titles, numbers)
+    figure = Figure(figsize=(COLUMNS * 0.8, -(-len(tiles) // COLUMNS) * 0.8), layout="constrained")
+    axis = figure.subplots()
+    axis.imshow(np.nan_to_num(mosaic(tiles if tiles.shape[-1] == 3 else tiles[..., 0], COLUMNS), nan=1.0), cmap="gray")
+    axis.set_axis_off()
+    places = [f"y{row}_x{column}_c{channel}" for row, column, channel in np.ndindex(*tiles.shape[1:])]
+    rows = [(number, *(f"{value:.4f}" for value in tile.ravel())) for number, tile in enumerate(tiles, start=1)]
+    return Drawn(figure, ("component", *places), rows)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from vitrail.inspection.drawn import Drawn
+from vitrail.inspection.drawn import Drawn, mosaic
 from vitrail.inspection.embedding import position_similarity
 from vitrail.inspection.sample import Sample
 
@@ -21,18 +21,24 @@ MOST = 14  # tiles a side
 
 
 def draw(model: Any, sample: Sample | None) -> Drawn:
-    """A tile for each patch, or for every second or third of a large grid."""
+    """A tile for each patch, or for every second or third of a large grid; a line of numbers for each patch."""
     similarity = position_similarity(model).numpy()
     grid = similarity.shape[:2]
     step = -(-max(grid) // MOST)
-    rows, columns = (range(0, side, step) for side in grid)
-    figure = Figure(figsize=(6.4, 6.0 * len(rows) / len(columns)), layout="constrained")
-    axes = figure.subplots(len(rows), len(columns), squeeze=False)
-    shown = None
-    for row, line in zip(rows, axes, strict=True):
-        for column, axis in zip(columns, line, strict=True):
-            shown = axis.imshow(similarity[row, column], vmin=-1, vmax=1, cmap="cividis", interpolation="nearest")
-            axis.set_axis_off()
-    figure.colorbar(shown, ax=axes, label="cosine", shrink=0.7)
-    numbers = [(*place, f"{similarity[place]:.4f}") for place in np.ndindex(*similarity.shape)]
-    return Drawn(figure, ("row", "column", "other_row", "other_column", "cosine"), numbers)
+    shown = similarity[::step, ::step]
+    figure = Figure(figsize=(6.8, 6.0 * grid[0] / grid[1]), layout="constrained")
+    axis = figure.subplots()
+    mapped = axis.imshow(mosaic(shown.reshape(-1, *grid), shown.shape[1]), vmin=-1, vmax=1, cmap="cividis")
+    for direction, num, side in (("x", shown.shape[1], grid[1]), ("y", shown.shape[0], grid[0])):
+        places = [number * (side + 1) + (side - 1) / 2 for number in range(num)]
+        axis.set(**{f"{direction}ticks": places, f"{direction}ticklabels": [1 + step * number for number in range(num)]})
+    axis.set(xlabel="column of the patch", ylabel="row of the patch")
+    axis.tick_params(length=0)
+    axis.spines[:].set_visible(False)
+    figure.colorbar(mapped, ax=axis, label="cosine", shrink=0.8)
+    names = [f"y{row}_x{column}" for row, column in np.ndindex(*grid)]
+    rows = [
+        (name, *(f"{value:.4f}" for value in similarity[place].ravel()))
+        for name, place in zip(names, np.ndindex(*grid), strict=True)
+    ]
+    return Drawn(figure, ("patch", *names), rows)
