@@ -1,6 +1,6 @@
 """What an explanation costs: a page and a still picture against the model's forward passes, and ViT-L's memory.
 
-    python benchmarks/explain.py WEIGHTS PHOTO.jpg > benchmarks/explain.json
+python benchmarks/explain.py WEIGHTS PHOTO.jpg > benchmarks/explain.json
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def main() -> None:
     from vitrail import explain
     from vitrail.benchmark.compare import hardware
     from vitrail.run.opened import open_model
+    from vitrail.verbs.explain import DOTS
 
     model = open_model(told.weights)
     forward, whole = [], []
@@ -49,7 +50,7 @@ def main() -> None:
         started = time.perf_counter()
         found = explain(model, told.photo)
         page = found.page()
-        found.figure().savefig(io.BytesIO(), format="png", dpi=200)
+        found.figure().savefig(io.BytesIO(), format="png", dpi=DOTS, pil_kwargs={"compress_level": 4})
         whole.append(time.perf_counter() - started)
     large = subprocess.run([sys.executable, "-c", LARGE], capture_output=True, text=True, check=True).stdout.split()  # noqa: S603
     document = {

@@ -1,6 +1,6 @@
 """Which maps deserve trust: insertion and deletion over ImageNet pictures with real weights.
 
-    python benchmarks/faithfulness.py WEIGHTS IMAGENET.zip --pictures 200 > benchmarks/faithfulness.json
+python benchmarks/faithfulness.py WEIGHTS IMAGENET.zip --pictures 200 > benchmarks/faithfulness.json
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """CIFAR-10 from scratch: Vitrail's recipe and timm's plain ViT, for the same time on the same cores, in turns.
 
     python benchmarks/scratch.py cifar10.npz --minutes 5 --seeds 3 > benchmarks/scratch-5.json
-    python benchmarks/scratch.py cifar10.npz --minutes 5 --ingredients > benchmarks/ingredients.json
+    taskset -c 0 python benchmarks/scratch.py cifar10.npz --minutes 8 --ingredients > benchmarks/ingredients.json
 
+Ingredients are taken away one at a time from a model that stays the same, so that nothing else is chosen by the time.
 cifar10.npz holds x_train, y_train, x_test and y_test of the full set, uint8. Vitrail's minutes are those of the whole
 command, with looking for duplicates, validation and test; timm's are those of its training steps alone.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -26,8 +28,10 @@ WITHOUT = {
     "the recipe": [],
     "without the convolutional stem (patches of 4 x 4)": ["--model", "vit_nano_patch4_gap_32"],
     "without the mean of the tokens (a class token)": [
-        *("--model", "vit_nano_conv4_32", "model.class_token=true", "model.pool=token"),
-        *("model.norm_after_pool=false", "model.position_prefix=null"),
+        "model.class_token=true",
+        "model.pool=token",
+        "model.norm_after_pool=false",
+        "model.position_prefix=null",
     ],
     "without Muon (AdamW)": ["optimizer=adamw", "lr=0.002"],
     "without small pictures first": ["small_until=0.0"],
@@ -120,8 +124,10 @@ def main() -> None:
 
     document = {"minutes": told.minutes, "hardware": hardware(), "rows": []}
     if told.ingredients:
+        document["cores"] = len(os.sched_getaffinity(0))
         for name, changes in WITHOUT.items():
-            document["rows"].append({"name": name, "seed": 0, **by_vitrail(told.data, told.minutes, 0, changes)})
+            asked = changes if "--model" in changes else ["--model", "vit_nano_conv4_32", *changes]
+            document["rows"].append({"name": name, "seed": 0, **by_vitrail(told.data, told.minutes, 0, asked)})
             print(document["rows"][-1], file=sys.stderr, flush=True)
     else:
         for seed in range(told.seeds):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     image.save(folder / "a <b>picture<.png")
     for kind, (name, methods) in KINDS.items():
         model = fill(create_model(name, num_classes=10), 0.1).eval()
-        model.labels = ("</script><b>", *"bcdefghij")
+        model.labels = tuple(f"</script><b>{letter}" for letter in "abcdefghij")
         found = explain(model, folder / "a <b>picture<.png", methods=methods)
         (folder / f"{kind}.html").write_text(found.page())
     return {kind: folder / f"{kind}.html" for kind in KINDS}
@@ -43,7 +44,10 @@ def opened(chromium: Browser, path: Path, said: list[str], width: int = 1200, sc
     page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: said.append(request.url) if not request.url.startswith(("file:", "data:", "blob:")) else None)
+    page.on(
+        "request",
+        lambda request: said.append(request.url) if not request.url.startswith(("file:", "data:", "blob:")) else None,
+    )
     page.goto(path.as_uri())
     page.wait_for_selector("html[data-ready=yes]")
     return page
@@ -56,7 +60,9 @@ def drawn(page: Page) -> str:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1200])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_page_opens_anywhere(chromium: Browser, pages: dict[str, Path], said: list[str], kind: str, width: int, scheme: str) -> None:
+def test_the_page_opens_anywhere(
+    chromium: Browser, pages: dict[str, Path], said: list[str], kind: str, width: int, scheme: str
+) -> None:
     page = opened(chromium, pages[kind], said, width, scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert said == []
@@ -67,20 +73,23 @@ def test_the_page_opens_anywhere(chromium: Browser, pages: dict[str, Path], said
 def test_pointing_shows_what_a_patch_looks_at(chromium: Browser, pages: dict[str, Path], said: list[str]) -> None:
     page = opened(chromium, pages["vit"], said)
     before = drawn(page)
-    assert "The class token looks" in page.inner_text("#said")
+    assert "speaks for the chosen class" in page.inner_text("#said")
     box = page.locator("#stage").bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.3)
     first = drawn(page)
     assert first != before
     assert "patch in row" in page.inner_text("#said")
+    page.mouse.move(box["x"] - 9, box["y"] - 9)
+    assert drawn(page) == before, "who points elsewhere sees again what was chosen"
     page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.8)
     assert drawn(page) != first
     page.mouse.click(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.8)
     kept = drawn(page)
     page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.2)
     assert drawn(page) == kept, "a click keeps the patch"
-    page.mouse.move(box["x"] + 1, box["y"] + 1)
+    page.mouse.move(box["x"] - 9, box["y"] - 9)
+    assert drawn(page) == kept
     assert said == []
     page.close()
 
@@ -89,11 +98,11 @@ def test_blocks_heads_views_and_classes_switch(chromium: Browser, pages: dict[st
     page = opened(chromium, pages["registers"], said)
     seen = {drawn(page)}
     for action in (
-        lambda: page.locator("#layers button").first.click(),
-        lambda: page.locator("#heads button").last.click(),
+        page.locator("#layers button").first.click,
+        page.locator("#heads button").last.click,
         lambda: page.locator("#layer").fill("2"),
         lambda: page.get_by_role("button", name="register 3").click(),
-        lambda: page.get_by_role("button", name="Relevance").click(),
+        lambda: page.get_by_role("button", name="Rollout").click(),
         lambda: page.locator("[data-choice]").nth(1).click(),
         lambda: page.get_by_role("button", name="Grad-CAM").click(),
         lambda: page.get_by_role("button", name="Token colours").click(),
@@ -105,7 +114,7 @@ def test_blocks_heads_views_and_classes_switch(chromium: Browser, pages: dict[st
         assert now not in seen
         seen.add(now)
     page.get_by_role("button", name="Play the blocks").click()
-    page.wait_for_function("document.getElementById('said').textContent.startsWith('Block 1 ')")
+    page.locator("#said", has_text=re.compile("^Block 1 ")).wait_for()
     page.get_by_role("button", name="Stop").click()
     assert said == []
     page.close()
@@ -121,7 +130,7 @@ def test_the_keyboard_alone_suffices(chromium: Browser, pages: dict[str, Path], 
         ("h", "head 1 of 2"),
         ("h", "head 2 of 2"),
         ("v", ""),
-        ("2", "c"),
+        ("2", "</script><b>"),
         ("]", "Block 2 of 2"),
         *([("c", "The class token looks")] if kind == "vit" else []),
     ):

@@ -42,7 +42,7 @@ def test_a_figure_is_drawn_with_its_numbers(name: str, model: Any, sample: Sampl
     with Image.open(tmp_path / f"{name}.png") as image:
         pixels = np.asarray(image.convert("L"))
     assert pixels.std() > 5
-    rows = list(csv.reader((tmp_path / f"{name}.csv").open()))
+    rows = list(csv.reader((tmp_path / f"{name}.csv").read_text().splitlines()))
     assert len(rows) > 1
     assert {len(row) for row in rows} == {len(rows[0])}
     assert entry.SAYS.split(".", maxsplit=1)[0] in (tmp_path / "figures.html").read_text()

@@ -186,13 +186,13 @@ def test_what_is_no_model_is_refused() -> None:
 
 def test_bit_is_told_what_works_for_it() -> None:
     model = fill(create_model("resnetv2_50x1_bit", num_classes=4), 0.05).eval()
-    with pytest.raises(InspectionError, match="no attention to show.*\n.*\n.*gradcam, which works for it"):
+    with pytest.raises(InspectionError, match=r"no attention to show.*\n.*\n.*gradcam, which works for it"):
         explain(model, picture())
     with pytest.raises(InspectionError, match="gradcam"):
         explain(model, picture(), methods=["rollout"])
     found = explain(model, picture(), methods=["gradcam"])
     assert found.heat["gradcam"].shape == (4, 7, 7)
-    assert "data-view=\"attention\"" not in found.page()
+    assert 'data-view="attention"' not in found.page()
 
 
 def test_the_training_mode_of_a_model_is_left_as_it_was() -> None:
@@ -227,7 +227,7 @@ def test_bad_pictures_and_classes(tmp_path: Path) -> None:
     model = small("class token")
     Image.fromarray(picture()).save(tmp_path / "whole.jpg")
     (tmp_path / "cut.jpg").write_bytes((tmp_path / "whole.jpg").read_bytes()[:900])
-    with pytest.raises(DataError, match="cut.jpg"):
+    with pytest.raises(DataError, match=r"cut\.jpg"):
         explain(model, tmp_path / "cut.jpg")
     with pytest.raises(InspectionError, match="cannot be read"):
         explain(model, tmp_path / "nowhere.jpg")
@@ -240,7 +240,7 @@ def test_bad_pictures_and_classes(tmp_path: Path) -> None:
 def test_principal_components_are_those_of_the_covariance() -> None:
     rows = torch.randn(50, 6) * torch.tensor([5.0, 1.0, 3.0, 0.1, 0.2, 0.3])
     found = principal_components(rows, 3)
-    values, vectors = torch.linalg.eigh(torch.cov(rows.T.double()))
+    _, vectors = torch.linalg.eigh(torch.cov(rows.T.double()))
     for place in range(3):
         assert abs((found[place].double() @ vectors[:, -1 - place]).item()) == pytest.approx(1.0, abs=1e-5)
         assert found[place][found[place].abs().argmax()] > 0

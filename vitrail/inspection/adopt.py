@@ -44,9 +44,11 @@ def adopt(model: Any) -> Any:
     return made
 
 
-def _made(model: nn.Module) -> Any:
+def _made(model: Any) -> Any:
     tensors = model.state_dict()
-    form = next(each for each in map(format_named, plug.entries(FORMATS)) if each.recognise(tensors.keys()))
+    form = next((each for each in map(format_named, plug.entries(FORMATS)) if each.recognise(tensors.keys())), None)
+    if form is None:
+        raise InspectionError("its tensors have names of another kind.", got="", hint="")
     config = model.config.to_dict() if hasattr(model, "config") else {}
     facts = form.facts_from(config, tensors.keys()) if hasattr(form, "facts_from") else {}
     state = form.read(tensors)
@@ -73,7 +75,7 @@ def _made(model: nn.Module) -> Any:
 def _spec(model: Any, state: State, facts: dict[str, Any], name: str) -> Any:
     """The specification that the tensors, and the object that holds them, tell."""
     kernel = state.get("patch_embed.proj.weight")
-    if kernel is None or kernel.shape[-1] == 1 or not hasattr(model, "blocks") and "heads" not in facts:
+    if kernel is None or kernel.shape[-1] == 1 or (not hasattr(model, "blocks") and "heads" not in facts):
         spec = catalogue.spec_named(name)  # hybrids and BiT are told by their names
         return spec.override({**facts, "num_classes": model.num_classes})
     fields: dict[str, Any] = {

@@ -25,14 +25,14 @@ class Reach(NamedTuple):
 
 def cell_distances(grid: tuple[int, ...], cell: tuple[float, ...]) -> Float[Tensor, "Y*X Y*X"]:
     """The distances in pixels between the centres of all cells."""
-    rows, columns = torch.meshgrid(*(torch.arange(num) * side for num, side in zip(grid, cell, strict=True)), indexing="ij")
+    rows, columns = torch.meshgrid(
+        *(torch.arange(num) * side for num, side in zip(grid, cell, strict=True)), indexing="ij"
+    )
     places = torch.stack([rows.flatten(), columns.flatten()], dim=1).double()
     return torch.cdist(places, places, compute_mode="donot_use_mm_for_euclid_dist")
 
 
-def mean_distance(
-    weights: Float[Tensor, "B H N N"], layout: Layout, cell: tuple[float, ...]
-) -> Float[Tensor, "B H"]:
+def mean_distance(weights: Float[Tensor, "B H N N"], layout: Layout, cell: tuple[float, ...]) -> Float[Tensor, "B H"]:
     """The distance of what the cells look at, weighted by how much; what goes to prefix tokens has no distance."""
     among = weights[..., layout.prefix :, layout.prefix :].double()
     among = among / among.sum(dim=-1, keepdim=True).clamp_min(1e-12)

@@ -1,4 +1,4 @@
-"""What a model's tables and vectors look like: its first filters, its positions, its tokens (arXiv 2010.11929, fig. 7)."""
+"""What a model's tables and vectors look like: filters, positions (arXiv 2010.11929, figure 7), tokens."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def filters(model: Any, num: int = 28) -> Float[Tensor, "n P P C"]:
     weight = kernel.weight.detach().float().cpu()
     found = principal_components(weight.flatten(1), min(num, *weight.flatten(1).shape))
     low, high = found.amin(dim=1, keepdim=True), found.amax(dim=1, keepdim=True)
-    return ((found - low) / (high - low).clamp_min(1e-12)).unflatten(1, weight.shape[1:]).permute(0, 2, 3, 1)
+    return ((found - low) / (high - low).clamp_min(1e-12)).view(-1, *weight.shape[1:]).permute(0, 2, 3, 1)
 
 
 def position_similarity(model: Any) -> Float[Tensor, "Y X Y X"]:
@@ -43,7 +43,7 @@ def position_similarity(model: Any) -> Float[Tensor, "Y X Y X"]:
     if table is None:
         raise InspectionError("this model has no table of positions.", got=f"a {type(model).__name__}.")
     cells = F.normalize(table[0, -layout.num_cells :].detach().float(), dim=1)
-    return (cells @ cells.T).unflatten(1, layout.grid).unflatten(0, layout.grid).cpu()
+    return (cells @ cells.T).view(*layout.grid, *layout.grid).cpu()
 
 
 def token_colours(cells: Float[Tensor, "n d"], basis: Float[Tensor, "3 d"] | None = None) -> Float[Tensor, "n 3"]:

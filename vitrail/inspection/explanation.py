@@ -152,15 +152,13 @@ def class_number(told: str | int, labels: Sequence[str]) -> int:
 
 
 def _methods(model: Any, asked: Sequence[str] | None) -> list[str]:
-    """The methods that were asked for, in the order of the folder; without attention some cannot be had."""
-    known = plug.entries(METHODS)
+    """The methods that were asked for, those of attention first; of a model without it, some cannot be had."""
     for name in asked or ():
         plug.load(METHODS, name)
-    able = [name for name in known if trace.has_attention(model) or not plug.load(METHODS, name).NEEDS_ATTENTION]
-    if asked is None and len(able) < len(known):
+    entries = {name: plug.load(METHODS, name) for name in plug.entries(METHODS)}
+    known = sorted(entries, key=lambda name: (not entries[name].NEEDS_ATTENTION, name))
+    able = [name for name in known if trace.has_attention(model) or not entries[name].NEEDS_ATTENTION]
+    chosen = [name for name in known if asked is None or name in asked]
+    if not set(chosen) <= set(able):
         trace.require_attention(model, f"--method {', '.join(able)}, which works for it")
-    chosen = [name for name in known if name in (known if asked is None else asked)]
-    for name in chosen:
-        if name not in able:
-            trace.require_attention(model, f"--method {', '.join(able)}, which works for it")
     return chosen

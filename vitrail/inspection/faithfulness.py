@@ -49,7 +49,7 @@ def edges(images: Float[Tensor, "1 C Y X"], grid: tuple[int, ...]) -> Float[Tens
     grey = images.mean(dim=1, keepdim=True)
     across = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]]).to(grey)
     gradients = F.conv2d(F.pad(grey, (1,) * 4, mode="replicate"), torch.stack([across, across.T])[:, None])
-    return F.adaptive_avg_pool2d(gradients.norm(dim=1, keepdim=True), grid)[0, 0]
+    return F.adaptive_avg_pool2d(gradients.norm(dim=1, keepdim=True), (grid[0], grid[1]))[0, 0]
 
 
 def chance(grid: tuple[int, ...], seed: int) -> Float[Tensor, "Y X"]:
@@ -66,12 +66,12 @@ def curves(
     rank = torch.empty_like(order)
     rank[order] = torch.arange(len(order), device=order.device)
     levels = torch.linspace(0, len(order), steps + 1, device=order.device).round()
-    shown = (rank < levels[:, None]).float().unflatten(1, heat.shape)[:, None]
+    shown = (rank < levels[:, None]).float().view(-1, 1, *heat.shape)
     shown = F.interpolate(shown, tuple(images.shape[2:]), mode="nearest").to(images)
     plain = blurred(images)
     given = plain + shown * (images - plain)
     taken = images + shown * (plain - images)
-    parts = torch.cat([given, taken]).split(BATCH)
+    parts = torch.split(torch.cat([given, taken]), BATCH)
     odds = torch.cat([model(part).float().softmax(dim=1)[:, number] for part in parts]).cpu()
     return Curves(odds[: steps + 1], odds[steps + 1 :])
 

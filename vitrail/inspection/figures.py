@@ -18,7 +18,7 @@ from vitrail.inspection.drawn import Drawn
 from vitrail.inspection.sample import Sample
 
 FIGURES = "vitrail.inspection.figure"
-DOTS = 150  # an inch
+DOTS = 120  # an inch
 logger = logging.getLogger("vitrail")
 Progress = Callable[[int, int], None]
 
@@ -58,13 +58,17 @@ def write_figures(
             progress(number, len(entries))
     if not shown:
         raise InspectionError(
-            "this model has none of the figures.", got=f"a {type(model).__name__} and no DATA.", hint="DATA, some pictures."
+            "this model has none of the figures.",
+            got=f"a {type(model).__name__} and no DATA.",
+            hint="DATA, some pictures.",
         )
     environment = Environment(
         loader=PackageLoader("vitrail.inspection", "."), autoescape=True, undefined=StrictUndefined
     )
     page = environment.get_template("figures.html").render(
-        name=getattr(model, "name", "") or type(model).__name__, figures=shown, pictures=0 if sample is None else len(sample)
+        name=getattr(model, "name", "") or type(model).__name__,
+        figures=shown,
+        pictures=0 if sample is None else len(sample),
     )
     write_text(page, folder / "figures.html", InspectionError)
     return [*written, folder / "figures.html"]

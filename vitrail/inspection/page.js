@@ -1,7 +1,8 @@
 // The page of one picture: what is chosen, what is drawn from it, and the keys.
 
 const byId = (id) => document.getElementById(id);
-const percent = (share) => `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`;
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
+const percent = (share) => `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)}\u00a0%`;
 
 async function begin() {
   const data = JSON.parse(byId("data").textContent);
@@ -18,11 +19,11 @@ async function begin() {
   const prefix = attention ? attention.prefix.length : 0;
   const pooled = attention ? attention.pooled : 1;
   const small = [Math.ceil(rows / pooled), Math.ceil(columns / pooled)];
-  const views = [...(attention ? ["attention"] : []), ...Object.keys(maps), ...(colours ? ["colours"] : []), ...(positions ? ["positions"] : [])];
+  const views = [...Object.keys(maps), ...(attention ? ["attention"] : []), ...(colours ? ["colours"] : []), ...(positions ? ["positions"] : [])];
   const middle = prefix + Math.floor(rows / 2) * columns + Math.floor(columns / 2);
   const now = { view: views[0], layer: attention ? attention.layers - 1 : 0, head: -1, token: prefix ? 0 : middle, pinned: false, choice: 0, strength: 0.6 };
   const overlay = new Overlay(byId("stage"), picture, data.size, data.window);
-  let playing = null;
+  let playing = null, before = null; // what was shown before a patch was pointed at
 
   // What a token looks at: the prefix tokens, then the cells; of one head, or of all on average.
   function looks(layer, head, token) {
@@ -30,7 +31,7 @@ async function begin() {
     const heads = head < 0 ? [...Array(attention.heads).keys()] : [head];
     for (const each of heads) {
       const row = (layer * attention.heads + each) * attention.rows + token, peak = peaks[row] / 65535;
-      for (let place = 0; place < width; place++) total[place] += ((levels[row * width + place] / 255) ** 2 * peak) / heads.length;
+      for (let place = 0; place < width; place++) total[place] += ((levels[row * width + place] / attention.shades) ** 2 * peak) / heads.length;
     }
     return total;
   }
@@ -53,19 +54,18 @@ async function begin() {
     return { grid: data.grid, values: Float32Array.from(map, (level) => (level / 255) ** 2) };
   }
 
-  const tokenName = (token) => (token < prefix ? attention.prefix[token] : `patch in row ${Math.floor((token - prefix) / columns) + 1}, column ${((token - prefix) % columns) + 1}`);
+  const tokenName = (token) => (token < prefix ? attention.prefix[token] : `the patch in row ${Math.floor((token - prefix) / columns) + 1}, column ${((token - prefix) % columns) + 1}`);
 
   function said() {
     const place = `Block ${now.layer + 1} of ${attention ? attention.layers : 0}`;
     if (now.view === "attention") {
-      const row = looks(now.layer, now.head, now.token), total = row.reduce((sum, value) => sum + value, 0);
-      const parts = attention.prefix.map((name, index) => `${percent(row[index])} at the ${name}`);
-      const cells = pooled === 1 ? Math.max(0, total - row.subarray(0, prefix).reduce((sum, value) => sum + value, 0)) : null;
-      if (cells !== null) parts.push(`${percent(cells)} at the picture`);
-      return `${place}, ${now.head < 0 ? "all heads on average" : `head ${now.head + 1} of ${attention.heads}`}. The ${tokenName(now.token)} looks ${parts.join(", ")}.`;
+      const row = looks(now.layer, now.head, now.token).subarray(0, prefix);
+      const parts = attention.prefix.map((name, index) => `${percent(row[index])} at ${name}`);
+      parts.push(`${percent(Math.max(0, 1 - row.reduce((sum, value) => sum + value, 0)))} at the picture`);
+      return `${place}, ${now.head < 0 ? "all heads on average" : `head ${now.head + 1} of ${attention.heads}`}. ${capital(tokenName(now.token))} looks ${parts.join(", ")}.`;
     }
     if (now.view === "colours") return `${place}. Tokens of like colour are alike after it (their three principal components).`;
-    if (now.view === "positions") return `How alike the position of the ${tokenName(Math.max(prefix, now.token))} is to all others.`;
+    if (now.view === "positions") return `How alike the position of ${tokenName(Math.max(prefix, now.token))} is to all others.`;
     const choice = data.classes[now.choice];
     return `${data.maps[now.view].says} ${choice.name}: ${percent(choice.probability)}.`;
   }
@@ -106,10 +106,10 @@ async function begin() {
 
   function choose(change) {
     Object.assign(now, change);
-    if ("layer" in change || "head" in change || "token" in change) {
-      if (!["attention", "colours", "positions"].includes(now.view)) now.view = "attention";
-      if (now.view === "colours" && !("layer" in change)) now.view = "attention";
-    }
+    before = null;
+    // Not every view has blocks, heads or a chosen token: who asks for them is shown attention.
+    const fits = { layer: ["attention", "colours"], head: ["attention"], token: ["attention", "positions"] };
+    for (const [key, kinds] of Object.entries(fits)) if (key in change && !kinds.includes(now.view)) now.view = "attention";
     if ("choice" in change && maps[now.view] === undefined) now.view = maps.relevance ? "relevance" : Object.keys(maps)[0];
     draw();
   }
@@ -123,12 +123,20 @@ async function begin() {
   const stage = byId("stage");
   stage.addEventListener("pointermove", (event) => {
     const cell = overlay.cellAt(event, data.grid);
-    if (attention && cell !== null && !now.pinned && now.token !== prefix + cell && ["attention", "positions"].includes(now.view)) choose({ token: prefix + cell });
+    if (!attention || cell === null || now.pinned || now.token === prefix + cell) return;
+    const earlier = before ?? { view: now.view, token: now.token };
+    choose({ token: prefix + cell });
+    before = earlier;
+  });
+  stage.addEventListener("pointerleave", () => {
+    if (before) Object.assign(now, before);
+    before = null;
+    draw();
   });
   stage.addEventListener("click", (event) => {
     const cell = overlay.cellAt(event, data.grid);
     if (!attention || cell === null) return;
-    now.pinned = !(now.pinned && now.token === prefix + cell);
+    now.pinned = !now.pinned || now.token !== prefix + cell;
     choose({ token: prefix + cell });
   });
   for (const button of document.querySelectorAll("[data-view]")) button.addEventListener("click", () => choose({ view: button.dataset.view }));
@@ -163,17 +171,18 @@ async function begin() {
     event.preventDefault();
   });
 
-  const patches = byId("patches");
-  if (patches) {
-    // The patches, drawn apart from each other.
-    const [top, left, bottom, right] = data.window, gap = 0.18, side = Math.max(3, Math.floor(320 / columns));
-    patches.width = columns * side;
-    patches.height = rows * side;
-    const pen = patches.getContext("2d"), wide = ((right - left) * picture.width) / columns, high = ((bottom - top) * picture.height) / rows;
+  // What the model sees, whole and in patches.
+  for (const [id, gap] of [["seen", 0], ["patches", 0.18]]) {
+    const canvas = byId(id), [top, left, bottom, right] = data.window, side = Math.max(3, Math.floor(320 / columns));
+    if (!canvas) continue;
+    canvas.width = columns * side;
+    canvas.height = rows * side;
+    const pen = canvas.getContext("2d"), wide = ((right - left) * picture.width) / columns, high = ((bottom - top) * picture.height) / rows;
     for (let row = 0; row < rows; row++)
       for (let column = 0; column < columns; column++)
         pen.drawImage(picture, left * picture.width + column * wide, top * picture.height + row * high, wide, high, column * side, row * side, side * (1 - gap), side * (1 - gap));
   }
+  if (pooled > 1) byId("coarse").textContent = ` For the size of this page, what is looked at is told by squares of ${pooled} x ${pooled} patches.`;
   if (colours) paint(byId("embedded"), data.grid, colours.subarray(0, rows * columns * 3), true);
   if (data.filters) byId("filters").src = data.filters;
   if (!positions && byId("position")) byId("position").remove();

@@ -16,22 +16,19 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitrail import plug
 from vitrail.data.decode import Pixels
 from vitrail.errors import InspectionError, shown
 from vitrail.inspection import embedding, trace
 from vitrail.inspection.drawn import mosaic
-from vitrail.inspection.explanation import Explanation
+from vitrail.inspection.explanation import METHODS, Explanation
+from vitrail.tokens import Layout
 
 LONGEST = 960  # pixels of the picture's longer side
-BUDGET = 1_500_000  # bytes of attention, packed
+BUDGET = 2_300_000  # letters of attention
+SHADES = (255, 63, 31, 15)
+SAMPLED = 16  # every so manieth row tells how many letters all will take
 FILTERS = 28
-LEVELS = 255
-SAID = {
-    "rollout": "Attention multiplied through all blocks: where the head's information comes from. It is the same for "
-    "every class.",
-    "relevance": "Attention weighted by its gradient: what speaks for the chosen class.",
-    "gradcam": "Features weighted by their gradient: where what speaks for the class is strong.",
-}
 
 
 def render(explanation: Explanation) -> str:
@@ -45,6 +42,7 @@ def render(explanation: Explanation) -> str:
     return environment.get_template("page.html").render(
         explanation=explanation,
         facts=_facts(explanation),
+        titles={method: plug.load(METHODS, method).TITLE for method in explanation.heat},
         # Inside a script element, "<" could end it.
         data=data.replace("<", "\\u003c"),
         script=folder.joinpath("view.js").read_text(encoding="utf-8")
@@ -65,7 +63,7 @@ def page_data(explanation: Explanation) -> dict[str, Any]:
         "window": list(explanation.window),
         "classes": classes,
         "maps": {
-            method: {"says": SAID.get(method, ""), "levels": _packed(_levels(maps.reshape(len(maps), -1)))}
+            method: {"says": plug.load(METHODS, method).SAYS, "levels": _packed(_levels(maps.reshape(len(maps), -1)))}
             for method, maps in explanation.heat.items()
         },
         "grid": list(next(iter(explanation.heat.values())).shape[1:]),
@@ -85,43 +83,42 @@ def _inner_data(explanation: Explanation) -> dict[str, Any]:
         trace.attention_of(block, tokens)[0].float().cpu()
         for block, tokens in zip(model.blocks, found.inputs, strict=True)
     ]
-    weights, pooled = _within_budget(torch.stack(layers), layout)
-    peaks = weights.amax(dim=-1)
-    colours = [
-        embedding.token_colours(tokens.cells[0].float().cpu()) for tokens in (*found.inputs[1:], found.output)
-    ]
+    weights = torch.stack(layers)
+    colours = [embedding.token_colours(tokens.cells[0].float().cpu()) for tokens in (*found.inputs[1:], found.output)]
     return {
         "attention": {
             "layers": weights.shape[0],
             "heads": weights.shape[1],
             "rows": weights.shape[2],
             "prefix": _prefix_names(model),
-            "pooled": pooled,
-            "levels": _packed(_levels(weights.numpy())),
-            "peaks": _packed((peaks * 65535).round().numpy().astype("<u2")),
+            **_packed_attention(weights, layout),
         },
-        "colours": _packed((torch.stack(colours) * LEVELS).round().byte().numpy()),
+        "colours": _packed((torch.stack(colours) * 255).round().byte().numpy()),
         "positions": _positions(model),
         "filters": _filters(model),
     }
 
 
-def _within_budget(weights: torch.Tensor, layout: Any) -> tuple[torch.Tensor, int]:
-    """Attention that fits on the page: of large models, what is looked at is told by blocks of cells."""
-    rows, columns = layout.grid
-    pooled = 1
-    while weights.numel() > 2 * BUDGET and pooled < min(layout.grid):
+def _packed_attention(weights: torch.Tensor, layout: Layout) -> dict[str, Any]:
+    """Attention that fits on a page: of large models in fewer shades, of larger ones also by blocks of cells."""
+    grid, pooled = layout.grid, 1
+    while True:
+        some = weights.flatten(0, 2)[::SAMPLED].numpy()
+        for shades in SHADES:
+            if len(_packed(_levels(some, shades))) * SAMPLED <= BUDGET or pooled >= min(layout.grid):
+                levels = _packed(_levels(weights.numpy(), shades))
+                peaks = (weights.amax(dim=-1) * 65535).round().numpy().astype("<u2")
+                return {"levels": levels, "shades": shades, "pooled": pooled, "peaks": _packed(peaks)}
         pooled *= 2
         prefix, cells = weights[..., : layout.prefix], weights[..., layout.prefix :]
-        small = F.avg_pool2d(cells.unflatten(-1, (rows, columns)).flatten(0, 2), 2, ceil_mode=True)
-        rows, columns = small.shape[-2:]
-        weights = torch.cat([prefix, small.flatten(1).view(*weights.shape[:3], -1)], dim=-1)
-    return weights, pooled
+        small = F.avg_pool2d(cells.reshape(-1, *grid), 2, ceil_mode=True)
+        grid = tuple(small.shape[1:])
+        weights = torch.cat([prefix, small.view(*weights.shape[:3], -1)], dim=-1)
 
 
 def _prefix_names(model: Any) -> list[str]:
     spec = model.spec
-    names = ["class token"] * spec.class_token + ["distillation token"] * spec.distilled
+    names = ["the class token"] * spec.class_token + ["the distillation token"] * spec.distilled
     return [*names, *(f"register {number}" for number in range(1, spec.registers + 1))]
 
 
@@ -130,7 +127,7 @@ def _positions(model: Any) -> str | None:
         similarity = embedding.position_similarity(model)
     except InspectionError:
         return None
-    return _packed(((similarity + 1) / 2 * LEVELS).round().byte().flatten().numpy())
+    return _packed(((similarity + 1) / 2 * 255).round().byte().flatten().numpy())
 
 
 def _filters(model: Any) -> str | None:
@@ -147,10 +144,10 @@ def _filters(model: Any) -> str | None:
     return _address("image/png", file.getvalue())
 
 
-def _levels(rows: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Numbers as bytes, each row by its own largest; the root gives small ones more levels."""
+def _levels(rows: NDArray[np.float32], shades: int = SHADES[0]) -> NDArray[np.uint8]:
+    """Numbers as bytes, each row by its own largest; the root gives small ones more shades."""
     peaks = np.maximum(rows.max(axis=-1, keepdims=True), 1e-30)
-    return (np.sqrt(np.clip(rows / peaks, 0, 1)) * LEVELS).round().astype(np.uint8)
+    return (np.sqrt(np.clip(rows / peaks, 0, 1)) * shades).round().astype(np.uint8)
 
 
 def _packed(array: NDArray[Any]) -> str:

@@ -37,7 +37,9 @@ class Sample:
     def picture(self, index: int) -> Pixels:
         """One picture as it is."""
         content = self.source.content(index)
-        return decode_image(content, name=self.source.names[index]) if isinstance(content, bytes) else as_pixels(content)
+        return (
+            decode_image(content, name=self.source.names[index]) if isinstance(content, bytes) else as_pixels(content)
+        )
 
 
 def spread_out(source: Table, num: int, preprocess: Preprocess) -> Sample:

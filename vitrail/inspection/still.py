@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from vitrail.inspection.explanation import Explanation
+from vitrail import plug
+from vitrail.inspection.explanation import METHODS, Explanation
 
 CELL = 2.3  # inches
 MAX_ROWS = 3
@@ -29,7 +30,7 @@ def draw(explanation: Explanation) -> Figure:
         for column, method in enumerate(methods, start=1):
             show_picture(axes[row, column], explanation)
             lay_over(axes[row, column], explanation, explanation.heat[method][row])
-            axes[row, column].set_title(method, fontsize=9)
+            axes[row, column].set_title(plug.load(METHODS, method).TITLE, fontsize=9)
     return figure
 
 

@@ -72,7 +72,7 @@ def attention(
 
 
 def readout(model: Any, output: Tokens) -> Float[Tensor, "B N"]:
-    """How much the head reads of each token: the class token alone, all cells evenly, or what the pooling attends to."""
+    """How much the head reads of each token: the class token, all cells evenly, or what the pooling attends to."""
     num, prefix = output.x.shape[1], output.layout.prefix
     if model.attn_pool is not None:
         return model.attn_pool.weights(model.attn_pool.query(output), output).mean(dim=1)[:, 0]
@@ -87,4 +87,4 @@ def readout(model: Any, output: Tokens) -> Float[Tensor, "B N"]:
 
 def on_grid(row: Float[Tensor, "... N"], layout: Layout) -> Float[Tensor, "... Y X"]:
     """Numbers of tokens as a map: prefix tokens have no place, so they are left out."""
-    return row[..., layout.prefix :].unflatten(-1, layout.grid)
+    return row[..., layout.prefix :].view(*row.shape[:-1], *layout.grid)

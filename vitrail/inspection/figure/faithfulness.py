@@ -46,7 +46,9 @@ def draw(model: Any, sample: Sample | None) -> Drawn:
 
 def collect(model: Any, sample: Sample, num: int) -> dict[str, list[Curves]]:
     """The curves of every map for the likeliest class of each picture."""
-    able = [name for name in plug.entries(METHODS) if has_attention(model) or not plug.load(METHODS, name).NEEDS_ATTENTION]
+    able = [
+        name for name in plug.entries(METHODS) if has_attention(model) or not plug.load(METHODS, name).NEEDS_ATTENTION
+    ]
     found: dict[str, list[Curves]] = {}
     seen = 0
     for images in sample.batches(num):

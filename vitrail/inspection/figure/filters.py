@@ -14,13 +14,13 @@ from vitrail.inspection.sample import Sample
 TITLE = "Filters of the patch embedding"
 SAYS = (
     "The principal components of the matrix that turns a patch into a token, as colours. "
-    "A trained model has learned plausible functions for the fine structure within a patch; an untrained one shows noise."
+    "A trained model has learned waves and colours that describe well what is in a patch; an untrained one shows noise."
 )
 NEEDS_PICTURES = 0
 COLUMNS = 7
 
 
-def draw(model: Any, sample: Sample | None) -> Drawn:
+def draw(model: Any, sample: Sample | None) -> Drawn:  # noqa: ARG001  # the figures' common signature
     """The first 28 components, and a line of numbers for each."""
     tiles = filters(model, 4 * COLUMNS).numpy()
     figure = Figure(figsize=(COLUMNS * 0.8, -(-len(tiles) // COLUMNS) * 0.8), layout="constrained")

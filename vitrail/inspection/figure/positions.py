@@ -20,7 +20,7 @@ NEEDS_PICTURES = 0
 MOST = 14  # tiles a side
 
 
-def draw(model: Any, sample: Sample | None) -> Drawn:
+def draw(model: Any, sample: Sample | None) -> Drawn:  # noqa: ARG001  # the figures' common signature
     """A tile for each patch, or for every second or third of a large grid; a line of numbers for each patch."""
     similarity = position_similarity(model).numpy()
     grid = similarity.shape[:2]
@@ -31,7 +31,9 @@ def draw(model: Any, sample: Sample | None) -> Drawn:
     mapped = axis.imshow(mosaic(shown.reshape(-1, *grid), shown.shape[1]), vmin=-1, vmax=1, cmap="cividis")
     for direction, num, side in (("x", shown.shape[1], grid[1]), ("y", shown.shape[0], grid[0])):
         places = [number * (side + 1) + (side - 1) / 2 for number in range(num)]
-        axis.set(**{f"{direction}ticks": places, f"{direction}ticklabels": [1 + step * number for number in range(num)]})
+        axis.set(
+            **{f"{direction}ticks": places, f"{direction}ticklabels": [1 + step * number for number in range(num)]}
+        )
     axis.set(xlabel="column of the patch", ylabel="row of the patch")
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)

@@ -17,7 +17,7 @@ SAYS = (
     "Convolutions widen their view step by step; attention may see the whole picture from the first block on."
 )
 NEEDS_PICTURES = 16
-MOST = 6  # maps
+MOST = 5  # maps
 
 
 def draw(model: Any, sample: Sample | None) -> Drawn:
@@ -32,14 +32,17 @@ def draw(model: Any, sample: Sample | None) -> Drawn:
     fields = {name: total / num for name, total in totals.items()}
     radii = {name: radius(field) for name, field in fields.items()}
     names = list(fields)
-    chosen = [names[round(place * (len(names) - 1) / (min(MOST, len(names)) - 1))] for place in range(min(MOST, len(names)))]
-    figure = Figure(figsize=(1.7 * len(chosen) + 3.6, 2.4), layout="constrained")
+    chosen = [
+        names[round(place * (len(names) - 1) / (min(MOST, len(names)) - 1))] for place in range(min(MOST, len(names)))
+    ]
+    figure = Figure(figsize=(1.7 * len(chosen) + 3.2, 2.3), layout="constrained")
     axes = figure.subplots(1, len(chosen) + 1, width_ratios=[1] * len(chosen) + [2])
     for axis, name in zip(axes, chosen, strict=False):
-        # Over many orders of magnitude, so by its root.
-        axis.imshow((fields[name] / fields[name].max()).clamp_min(0).pow(0.25).cpu(), cmap="viridis", vmin=0, vmax=1)
-        axis.set_title(f"{name}\n{radii[name]:.0f} px", fontsize=8)
-        axis.set_axis_off()
+        shares = (fields[name] / fields[name].max()).pow(0.25)  # by a root: they span many orders of magnitude
+        axis.imshow(shares.cpu().numpy(), cmap="viridis", vmin=0, vmax=1)
+        axis.set_xlabel(f"{name}, {radii[name]:.0f} px", fontsize=9)
+        axis.set(xticks=[], yticks=[])
+        axis.spines[:].set_visible(False)
     axes[-1].plot(range(len(names)), list(radii.values()), "o-", markersize=3)
     axes[-1].set(xlabel="depth", ylabel="mean distance (pixels)", ylim=(0, None))
     axes[-1].grid(alpha=0.3)

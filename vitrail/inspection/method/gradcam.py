@@ -12,6 +12,8 @@ from torch import Tensor
 from vitrail.inspection.trace import has_attention
 from vitrail.tokens import Tokens
 
+TITLE = "Grad-CAM"
+SAYS = "Features weighted by their gradient: where what speaks for the class is strong."
 NEEDS_ATTENTION = False
 
 
@@ -24,7 +26,7 @@ def heat(model: Any, images: Float[Tensor, "1 C Y X"], classes: Sequence[int]) -
             (gradient,) = torch.autograd.grad(logits[0, number], tokens.x, retain_graph=place + 1 < len(classes))
             weight = tokens.with_x(gradient).cells.mean(dim=1, keepdim=True)
             maps.append((weight * tokens.cells).sum(dim=-1).clamp_min(0.0)[0])
-    return torch.stack(maps).detach().unflatten(-1, tokens.layout.grid)
+    return torch.stack(maps).detach().view(len(maps), *tokens.layout.grid)
 
 
 def _last_features(model: Any, images: Float[Tensor, "1 C Y X"]) -> tuple[Tokens, Float[Tensor, "1 K"]]:

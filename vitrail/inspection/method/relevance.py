@@ -18,6 +18,8 @@ from torch import Tensor
 
 from vitrail.inspection.trace import attention_of, on_grid, readout, require_attention, trace
 
+TITLE = "Relevance"
+SAYS = "Attention weighted by its gradient: what speaks for the chosen class."
 NEEDS_ATTENTION = True
 
 

@@ -16,6 +16,10 @@ from torch import Tensor
 
 from vitrail.inspection.trace import attention_of, on_grid, readout, require_attention, trace
 
+TITLE = "Rollout"
+SAYS = (
+    "Attention multiplied through all blocks: where the head's information comes from. It is the same for every class."
+)
 NEEDS_ATTENTION = True
 Fusion = Literal["mean", "max", "min"]
 
