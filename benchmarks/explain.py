@@ -35,6 +35,7 @@ def main() -> None:
 
     from vitrail import explain
     from vitrail.benchmark.compare import hardware
+    from vitrail.inspection.drawn import save_figure
     from vitrail.run.opened import open_model
     from vitrail.verbs.explain import DOTS
 
@@ -50,7 +51,7 @@ def main() -> None:
         started = time.perf_counter()
         found = explain(model, told.photo)
         page = found.page()
-        found.figure().savefig(io.BytesIO(), format="png", dpi=DOTS, pil_kwargs={"compress_level": 4})
+        save_figure(found.figure(), io.BytesIO(), "png", DOTS)
         whole.append(time.perf_counter() - started)
     large = subprocess.run([sys.executable, "-c", LARGE], capture_output=True, text=True, check=True).stdout.split()  # noqa: S603
     document = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from vitrail import create_model, explain, plug
 from vitrail.errors import DataError, InspectionError, UnknownNameError
 from vitrail.inspection import faithfulness, trace
 from vitrail.inspection.distance import entropy, mean_distance
+from vitrail.inspection.drawn import save_figure
 from vitrail.inspection.embedding import filters, position_similarity, principal_components, token_colours
 from vitrail.inspection.method.rollout import roll_out
 from vitrail.inspection.receptive import radius, receptive_fields
@@ -294,3 +296,17 @@ def test_edges_are_where_a_picture_changes() -> None:
     found = faithfulness.edges(images, (4, 4))
     assert (found.argmax(dim=1) == 2).all()
     assert found[:, 0].max() == 0.0
+
+
+@pytest.mark.parametrize("size", [(3, 900), (900, 3)])
+def test_strange_pictures_and_labels_are_drawn(size: tuple[int, int]) -> None:
+    """Labels come from folders' names: formulas, other alphabets, line ends. Pictures may be strips."""
+    model = small("class token")
+    model.labels = ("$\\frac{", "犬", "a\nb", "", *"efghij")
+    found = explain(model, picture(*size), top=10)
+    file = io.BytesIO()
+    save_figure(found.figure(), file, "png", 60)
+    file.seek(0)
+    with Image.open(file) as image:
+        assert max(image.size) < 3000
+    assert len(found.page()) < 3_000_000

@@ -41,11 +41,12 @@ def test_what_speaks_for_the_dog_lies_on_the_dog(name: str, data_dir: Path, deit
 def test_the_verb_writes_a_page_and_a_still_picture(data_dir: Path, deit_tiny: Path, tmp_path: Path) -> None:
     photo = data_dir / "photos" / "dog1.jpg"
     files = explain_files(deit_tiny, [photo, photo], out=tmp_path / "out", top=1)
-    assert [path.name for path in files] == [
+    assert [path.name for each in files for path in (each.page, each.still)] == [
         *("dog1.explained.html", "dog1.explained.png"),
         *("dog1-2.explained.html", "dog1-2.explained.png"),
     ]
-    page, still = files[:2]
+    _, page, still, classes = files[0]
+    assert [round(odds, 2) for _, odds in classes] == [0.73]
     assert page.stat().st_size < 3_000_000
     assert "http" not in page.read_text().replace("http-equiv", "")
     with Image.open(still) as image:

@@ -38,6 +38,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = folder / "pets" / ("train" if number < 20 else "val") / ("cat", "dog")[number % 2] / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(random.integers(0, 256, (9, 9, 3), dtype=np.uint8)).resize((96, 80)).save(path)
+    Image.fromarray(random.integers(0, 256, (9, 9, 3), dtype=np.uint8)).resize((320, 240)).save(folder / "dog.jpg")
+    (folder / "cut.jpg").write_bytes((folder / "dog.jpg").read_bytes()[:2000])
     return folder
 
 
@@ -194,16 +196,41 @@ def test_no_torch_for_help(workplace: Path) -> None:
         (["models", "vit_base_patch16_16000000000000"], "UnknownNameError: no model has this name"),
         (["convert", "model.safetensors", "--to", "hf", "--out", "x", "--image-size", "big"], "such as 160x288"),
         (["convert", "x" * 300 + ".bin", "--to", "hf", "--out", "x"], "File name too long"),
+        (["explain", "model.safetensors", "nowhere.jpg"], "InspectionError: nowhere.jpg cannot be read"),
+        (["explain", "model.safetensors", "cut.jpg"], "DataError: cut.jpg"),
+        (["explain", "model.safetensors", "photos"], "DataError: photos is no plain file"),
+        (["explain", "model.safetensors", "dog.jpg", "--class", "dragon"], "UnknownNameError: no class has this name"),
+        (["explain", "model.safetensors", "dog.jpg", "--method", "magic"], "UnknownNameError: no method has this name"),
+        (["explain", "model.safetensors", "dog.jpg", "--out", "cut.jpg"], "InspectionError: cut.jpg is no folder"),
+        (["explain", "B_16", "dog.jpg"], "WeightsError: B_16 has no weights by itself"),
+        (["explain", "dog.jpg", "dog.jpg"], "WeightsError: dog.jpg"),
+        (["figures", "model.safetensors", "--only", "magic"], "UnknownNameError: no figure has this name"),
+        (["figures", "model.safetensors", "--only", "distance"], "cannot be seen without pictures"),
+        (["figures", "model.safetensors", "nowhere"], "UnknownNameError: no data has this name"),
     ],
 )
-def test_wrong_input_is_one_message_and_exit_code_two(words: list[str], message: str, workplace: Path) -> None:
+def test_wrong_input_is_one_message_and_exit_code_two(
+    words: list[str], message: str, workplace: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    from vitrail import __main__ as entry
+
     before = sorted(workplace.rglob("*"))
-    done = run(*words, cwd=workplace)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
+    monkeypatch.chdir(workplace)
+    monkeypatch.setattr(sys, "argv", ["vitrail", *words])
+    with pytest.raises(SystemExit) as stopped:  # in this process: importing torch for each would take minutes
+        entry.main()
+    assert stopped.value.code == 2
+    said = capfd.readouterr()
+    assert message in said.err
+    assert "Traceback" not in said.err
+    assert said.out == ""
     assert sorted(workplace.rglob("*")) == before
+
+
+def test_a_fault_is_told_by_the_process(workplace: Path) -> None:
+    done = run("models", "nonsense", cwd=workplace)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "UnknownNameError: no model has this name" in done.stderr
 
 
 def test_json_documents_keep_their_keys(workplace: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from vitrail.console import JsonFlag, QuietFlag, print_json, progress_bar
+from vitrail.errors import shown
 
 ModelArgument = Annotated[
     str, typer.Argument(metavar="MODEL", help="The directory of a run, a weight file, or a name of the catalogue.")
@@ -40,7 +41,8 @@ def command(
             model, images, weights=weights, out=out, class_name=class_name, methods=method, top=top, progress=progress
         )
     if as_json:
-        print_json({"files": [str(path) for path in written]})
+        print_json([{**each._asdict(), "page": str(each.page), "still": str(each.still)} for each in written])
         return
-    for path in written:
-        print(path)
+    for each in written:
+        label, odds = each.classes[0]
+        print(f"{shown(each.image)}: {shown(label)}, {odds:.1%}\n  {each.page}\n  {each.still}")

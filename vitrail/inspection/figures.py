@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from vitrail import plug
 from vitrail.errors import InspectionError
 from vitrail.files import replacing, write_text
-from vitrail.inspection.drawn import Drawn
+from vitrail.inspection.drawn import Drawn, save_figure
 from vitrail.inspection.sample import Sample
 
 FIGURES = "vitrail.inspection.figure"
@@ -46,10 +46,7 @@ def write_figures(
         folder.mkdir(parents=True, exist_ok=True)
         for kind in ("png", "svg"):
             with replacing(folder / f"{name}.{kind}", InspectionError) as part:
-                # The date and random names would make the same figure another file.
-                drawn.figure.savefig(
-                    part, format=kind, dpi=DOTS, metadata={"Date": None} if kind == "svg" else {"Software": None}
-                )
+                save_figure(drawn.figure, part, kind, DOTS)
             written.append(folder / f"{name}.{kind}")
         write_text(_table(drawn), folder / f"{name}.csv", InspectionError)
         written.append(folder / f"{name}.csv")

@@ -21,7 +21,7 @@ async function begin() {
   const small = [Math.ceil(rows / pooled), Math.ceil(columns / pooled)];
   const views = [...Object.keys(maps), ...(attention ? ["attention"] : []), ...(colours ? ["colours"] : []), ...(positions ? ["positions"] : [])];
   const middle = prefix + Math.floor(rows / 2) * columns + Math.floor(columns / 2);
-  const now = { view: views[0], layer: attention ? attention.layers - 1 : 0, head: -1, token: prefix ? 0 : middle, pinned: false, choice: 0, strength: 0.6 };
+  const now = { view: views[0], layer: attention ? attention.layers - 1 : 0, head: -1, token: prefix ? 0 : middle, pinned: false, choice: 0, strength: 0.75 };
   const overlay = new Overlay(byId("stage"), picture, data.size, data.window);
   let playing = null, before = null; // what was shown before a patch was pointed at
 

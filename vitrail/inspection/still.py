@@ -6,14 +6,19 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
+from PIL import Image
 
 from vitrail import plug
+from vitrail.errors import shown
 from vitrail.inspection.explanation import METHODS, Explanation
 
 CELL = 2.3  # inches
 MAX_ROWS = 3
-STRENGTH = 0.55
-COLOURS = "viridis"
+LONGEST = 480  # pixels of the picture's longer side
+WIDEST = 3.0  # sides of a picture that is drawn in its own form
+STRENGTH = 0.7
 
 
 def draw(explanation: Explanation) -> Figure:
@@ -21,36 +26,41 @@ def draw(explanation: Explanation) -> Figure:
     methods = list(explanation.heat)
     rows = min(MAX_ROWS, len(explanation.classes))
     height, width = explanation.picture.shape[:2]
-    figure = Figure(figsize=(CELL * (1 + len(methods)), CELL * rows * height / width + 0.5), layout="constrained")
+    form = min(WIDEST, max(1 / WIDEST, height / width))
+    figure = Figure(figsize=(CELL * (1 + len(methods)), CELL * rows * form + 0.5), layout="constrained")
     axes = figure.subplots(rows, 1 + len(methods), squeeze=False)
-    for row in range(rows):
-        label, odds = explanation.labels[row], explanation.probabilities[row]
-        show_picture(axes[row, 0], explanation)
-        axes[row, 0].set_title(f"{label}, {odds:.1%}", fontsize=9)
-        for column, method in enumerate(methods, start=1):
-            show_picture(axes[row, column], explanation)
-            lay_over(axes[row, column], explanation, explanation.heat[method][row])
-            axes[row, column].set_title(plug.load(METHODS, method).TITLE, fontsize=9)
+    picture = Image.fromarray(explanation.picture)
+    picture.thumbnail((LONGEST, LONGEST))
+    for row, (label, odds) in enumerate(zip(explanation.labels[:rows], explanation.probabilities, strict=False)):
+        titles = [f"{shown(label)}, {odds:.1%}", *(plug.load(METHODS, method).TITLE for method in methods)]
+        for axis, title in zip(axes[row], titles, strict=True):
+            axis.set_title(title, fontsize=9, parse_math=False)
+            axis.imshow(picture, extent=(0, width, height, 0))
+            axis.set_axis_off()
+            _frame(axis, explanation)
+        for axis, method in zip(axes[row, 1:], methods, strict=True):
+            _lay_over(axis, explanation, explanation.heat[method][row])
     return figure
 
 
-def show_picture(axis: Any, explanation: Explanation) -> None:
-    """The whole picture, and in it a frame around what the model sees."""
+def _frame(axis: Any, explanation: Explanation) -> None:
+    """A line around what the model sees."""
     height, width = explanation.picture.shape[:2]
-    axis.imshow(explanation.picture, extent=(0, width, height, 0))
-    axis.set_axis_off()
     top, left, bottom, right = explanation.window
-    if (top, left, bottom, right) != (0.0, 0.0, 1.0, 1.0):
-        from matplotlib.patches import Rectangle
-
-        place, size = (left * width, top * height), ((right - left) * width, (bottom - top) * height)
-        axis.add_patch(Rectangle(place, *size, fill=False, edgecolor="white", linewidth=0.8))
+    place, size = (left * width, top * height), ((right - left) * width, (bottom - top) * height)
+    axis.add_patch(Rectangle(place, *size, fill=False, edgecolor="white", linewidth=0.8))
 
 
-def lay_over(axis: Any, explanation: Explanation, heat: np.ndarray) -> None:
+def _lay_over(axis: Any, explanation: Explanation, heat: NDArray[np.float32]) -> None:
     """A map over the part of the picture that the model sees."""
     height, width = explanation.picture.shape[:2]
     top, left, bottom, right = explanation.window
     extent = (left * width, right * width, bottom * height, top * height)
-    axis.imshow(heat, extent=extent, cmap=COLOURS, alpha=STRENGTH, interpolation="bilinear")
+    lay_map(axis, heat, extent)
     axis.set(xlim=(0, width), ylim=(height, 0))
+
+
+def lay_map(axis: Any, heat: NDArray[np.float32], extent: tuple[float, float, float, float]) -> None:
+    """A map over what is drawn already, of which more is seen where the map is low."""
+    share = heat / max(float(heat.max()), 1e-30)
+    axis.imshow(share, extent=extent, cmap="viridis", alpha=STRENGTH * (0.4 + 0.6 * share), interpolation="bilinear")

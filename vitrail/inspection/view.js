@@ -15,15 +15,17 @@ async function unpack(text, Kind = Uint8Array) {
   return new Kind(await new Response(stream).arrayBuffer());
 }
 
-// Numbers as a small picture of one pixel a cell; `values` from 0 to 1, or three bytes a cell.
-function paint(canvas, grid, values, coloured = false) {
+// Numbers as a small picture of one pixel a cell; `values` from 0 to 1, or three bytes a cell. With `sheer`, small values
+// let more of what lies below be seen.
+function paint(canvas, grid, values, coloured = false, sheer = false) {
   const [rows, columns] = grid;
   canvas.width = columns;
   canvas.height = rows;
   const image = new ImageData(columns, rows);
   for (let cell = 0; cell < rows * columns; cell++) {
     const shade = coloured ? values.subarray(3 * cell, 3 * cell + 3) : colour(values[cell]);
-    image.data.set([shade[0], shade[1], shade[2], 255], 4 * cell);
+    const opacity = sheer && !coloured ? 0.4 + 0.6 * values[cell] : 1;
+    image.data.set([shade[0], shade[1], shade[2], 255 * opacity], 4 * cell);
   }
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
@@ -47,7 +49,7 @@ class Overlay {
     pen.globalAlpha = 1;
     pen.drawImage(this.picture, 0, 0, this.canvas.width, this.canvas.height);
     if (values) {
-      paint(this.small, grid, values, coloured);
+      paint(this.small, grid, values, coloured, true);
       pen.globalAlpha = strength;
       pen.imageSmoothingEnabled = false;
       pen.drawImage(this.small, left, top, width, height);

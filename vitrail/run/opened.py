@@ -19,7 +19,8 @@ def open_model(model: str | Path, weights: str | Path | None = None) -> Any:
         name, _ = matching.matches(load_weights(model), matching.candidates(str(model)))[0]
         return catalogue.create_model(name, weights=model).eval()
     if weights is None:
-        catalogue.spec_named(str(model))  # an unknown name is told as such
+        if not Path(model).is_dir():
+            catalogue.spec_named(str(model))  # an unknown name is told as such
         raise WeightsError(
             f"{model} has no weights by itself.", got="no --weights.", hint="--weights FILE, or the directory of a run."
         )

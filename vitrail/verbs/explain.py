@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from vitrail.errors import InspectionError
 from vitrail.files import replacing, write_text
+from vitrail.inspection.drawn import save_figure
 from vitrail.inspection.explanation import TOP
 from vitrail.inspection.explanation import explain as explain_one
 from vitrail.run.opened import open_model
 
 DOTS = 160  # an inch, of the still picture
+
+
+class Explained(NamedTuple):
+    """The files of one picture, and what the model says to it."""
+
+    image: str
+    page: Path
+    still: Path
+    classes: tuple[tuple[str, float], ...]
+    """The explained classes and their probabilities."""
 
 
 def explain(
@@ -24,28 +36,34 @@ def explain(
     methods: Sequence[str] | None = None,
     top: int = TOP,
     progress: Callable[[int, int], None] | None = None,
-) -> list[Path]:
-    """Write a page and a still picture for each image into the folder `out`; the files are told."""
+) -> list[Explained]:
+    """Write a page and a still picture for each image into the folder `out`."""
     network = open_model(model, weights)
     if not network.spec.num_classes:
         raise InspectionError("this model has no classifier to explain.", got=f"{model}.", hint="fine-tuned weights.")
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise InspectionError(f"{folder} is no folder.", got="a file.", hint="another --out.")
-    written: list[Path] = []
-    taken: set[str] = set()
-    for number, image in enumerate(images, start=1):
-        explanation = explain_one(network, image, class_name=class_name, methods=methods, top=top)
-        stem = Path(image).stem if Path(image).stem not in taken else f"{Path(image).stem}-{number}"
-        taken.add(stem)
+    written: list[Explained] = []
+    for image in images:
+        found = explain_one(network, image, class_name=class_name, methods=methods, top=top)
         folder.mkdir(parents=True, exist_ok=True)
-        page, still = folder / f"{stem}.explained.html", folder / f"{stem}.explained.png"
-        write_text(explanation.page(), page, InspectionError)
+        page = _free_name(folder, Path(image).stem, {each.page for each in written})
+        still = page.with_suffix(".png")
+        write_text(found.page(), page, InspectionError)
         with replacing(still, InspectionError) as part:
-            explanation.figure().savefig(
-                part, format="png", dpi=DOTS, pil_kwargs={"compress_level": 4}
-            )  # a third of the time
-        written += [page, still]
+            save_figure(found.figure(), part, "png", DOTS)
+        classes = tuple(zip(found.labels, found.probabilities, strict=True))
+        written.append(Explained(str(image), page, still, classes))
         if progress is not None:
-            progress(number, len(images))
+            progress(len(written), len(images))
     return written
+
+
+def _free_name(folder: Path, stem: str, taken: set[Path]) -> Path:
+    """A name for the page that no other picture of this call has."""
+    page, number = folder / f"{stem}.explained.html", 1
+    while page in taken:
+        number += 1
+        page = folder / f"{stem}-{number}.explained.html"
+    return page

@@ -7,10 +7,11 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from vitrail.errors import shown
 from vitrail.inspection.drawn import Drawn, require_sample
 from vitrail.inspection.explanation import explain
 from vitrail.inspection.sample import Sample
-from vitrail.inspection.still import COLOURS, STRENGTH
+from vitrail.inspection.still import lay_map
 from vitrail.inspection.trace import require_attention
 
 TITLE = "Attention from the output to the picture"
@@ -34,13 +35,15 @@ def draw(model: Any, sample: Sample | None) -> Drawn:
         found = explain(model, sample.picture(column), methods=METHODS, top=1)
         seen = model.preprocess.pixels(found.picture)
         extent = (0, seen.shape[1], seen.shape[0], 0)
-        axes[0, column].set_title(f"{shorten(found.labels[0], 18)}\n{found.probabilities[0]:.0%}", fontsize=8)
+        axes[0, column].set_title(
+            f"{shorten(shown(found.labels[0]), 18)}\n{found.probabilities[0]:.0%}", fontsize=8, parse_math=False
+        )
         for axis in axes[:, column]:
             axis.imshow(seen, extent=extent)
             axis.set(xticks=[], yticks=[])
             axis.spines[:].set_visible(False)
         for axis, method in zip(axes[1:, column], METHODS, strict=True):
-            axis.imshow(found.heat[method][0], extent=extent, cmap=COLOURS, alpha=STRENGTH, interpolation="bilinear")
+            lay_map(axis, found.heat[method][0], extent)
         numbers += [
             (sample.source.names[column], method, row, place, f"{value:.6f}")
             for method in METHODS
