@@ -2,7 +2,7 @@
 
 const byId = (id) => document.getElementById(id);
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
-const percent = (share) => `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)}\u00a0%`;
+const percent = (share) => `${(100 * share).toFixed(1)}\u00a0%`;
 
 async function begin() {
   const data = JSON.parse(byId("data").textContent);

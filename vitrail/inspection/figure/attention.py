@@ -19,7 +19,7 @@ SAYS = (
     "Attention, followed back through all blocks (rollout), and what of it spoke for the likeliest class (relevance). "
     "A good classifier looks at what makes the class, not at what happens to stand beside it."
 )
-NEEDS_PICTURES = 5
+NEEDS_PICTURES = 4
 METHODS = ("rollout", "relevance")
 
 

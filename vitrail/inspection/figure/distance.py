@@ -14,7 +14,7 @@ from vitrail.inspection.trace import require_attention
 
 TITLE = "Attention distance over depth"
 SAYS = (
-    "Each point is a head and tells how many pixels away, on average, that lies which its patches look at. "
+    "Each point is a head: the mean distance, in pixels, between a patch and what it looks at. "
     "Some heads look far from the first block on, others stay near; deep in the model all of them look far."
 )
 NEEDS_PICTURES = 128

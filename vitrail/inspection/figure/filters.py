@@ -25,7 +25,8 @@ def draw(model: Any, sample: Sample | None) -> Drawn:  # noqa: ARG001  # the fig
     tiles = filters(model, 4 * COLUMNS).numpy()
     figure = Figure(figsize=(COLUMNS * 0.8, -(-len(tiles) // COLUMNS) * 0.8), layout="constrained")
     axis = figure.subplots()
-    axis.imshow(np.nan_to_num(mosaic(tiles if tiles.shape[-1] == 3 else tiles[..., 0], COLUMNS), nan=1.0), cmap="gray")
+    image = mosaic(tiles if tiles.shape[-1] == 3 else tiles[..., 0], COLUMNS)
+    axis.imshow(np.nan_to_num(image, nan=1.0), cmap="gray", interpolation="nearest")
     axis.set_axis_off()
     places = [f"y{row}_x{column}_c{channel}" for row, column, channel in np.ndindex(*tiles.shape[1:])]
     rows = [(number, *(f"{value:.4f}" for value in tile.ravel())) for number, tile in enumerate(tiles, start=1)]

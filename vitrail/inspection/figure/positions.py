@@ -28,7 +28,8 @@ def draw(model: Any, sample: Sample | None) -> Drawn:  # noqa: ARG001  # the fig
     shown = similarity[::step, ::step]
     figure = Figure(figsize=(6.8, 6.0 * grid[0] / grid[1]), layout="constrained")
     axis = figure.subplots()
-    mapped = axis.imshow(mosaic(shown.reshape(-1, *grid), shown.shape[1]), vmin=-1, vmax=1, cmap="cividis")
+    tiles = mosaic(shown.reshape(-1, *grid), shown.shape[1])
+    mapped = axis.imshow(tiles, vmin=-1, vmax=1, cmap="cividis", interpolation="nearest")
     for direction, num, side in (("x", shown.shape[1], grid[1]), ("y", shown.shape[0], grid[0])):
         places = [number * (side + 1) + (side - 1) / 2 for number in range(num)]
         axis.set(
