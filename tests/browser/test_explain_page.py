@@ -11,7 +11,10 @@ from PIL import Image
 from playwright.sync_api import Browser, Page
 
 from tests.conftest import fill
+from tests.contract.small_pictures import write_folder
 from vitrail import create_model, explain
+from vitrail.inspection.figures import write_figures
+from vitrail.inspection.sample import spread_out
 
 KINDS = {
     "vit": ("vit_mu_patch16_224", None),
@@ -103,8 +106,8 @@ def test_blocks_heads_views_and_classes_switch(chromium: Browser, pages: dict[st
         lambda: page.locator("#layer").fill("2"),
         lambda: page.get_by_role("button", name="register 3").click(),
         lambda: page.get_by_role("button", name="Rollout").click(),
-        lambda: page.locator("[data-choice]").nth(1).click(),
         lambda: page.get_by_role("button", name="Grad-CAM").click(),
+        lambda: page.locator("[data-choice]").nth(1).click(),
         lambda: page.get_by_role("button", name="Token colours").click(),
         lambda: page.get_by_role("button", name="Positions").click(),
         lambda: page.locator("#strength").fill("0.1"),
@@ -139,5 +142,21 @@ def test_the_keyboard_alone_suffices(chromium: Browser, pages: dict[str, Path], 
     before = drawn(page)
     page.keyboard.press("-")
     assert drawn(page) != before
+    assert said == []
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_of_figures_shows_them(chromium: Browser, said: list[str], scheme: str, tmp_path: Path) -> None:
+    model = fill(create_model("vit_mu_patch8_64", num_classes=4), 0.1).eval()
+    sample = spread_out(write_folder(tmp_path / "pictures"), 4, model.preprocess)
+    write_figures(model, sample, tmp_path / "figures", names=["filters", "distance"])
+    page = chromium.new_page(viewport={"width": 390, "height": 800}, color_scheme=scheme)
+    page.on("console", lambda message: said.append(message.text))
+    page.goto((tmp_path / "figures" / "figures.html").as_uri())
+    widths = page.evaluate("[...document.images].map((image) => image.naturalWidth)")
+    assert len(widths) == 2
+    assert min(widths) > 100
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert said == []
     page.close()

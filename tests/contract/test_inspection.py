@@ -117,16 +117,25 @@ def test_distances_are_told_in_pixels_of_oblong_cells() -> None:
     assert mean_distance(swapped, layout, (10, 99)).item() == 10.0
 
 
-def test_registers_never_shift_the_map() -> None:
-    """845 against 841 tokens: with four registers more, the map is that of the same cells."""
-    plain = fill(create_model("vit_mu_patch14_reg4_224", image_size=406, num_classes=3), 0.1).eval()
-    assert plain.spec.layout.num_tokens == 1 + 4 + 29 * 29 == 846
-    row = torch.arange(846.0)
-    assert trace.on_grid(row, plain.spec.layout)[0, 0] == 5
-    assert trace.on_grid(row[4:], plain.spec.layout._replace(prefix=1))[0, 0] == 5
-    images = torch.randn(1, 3, 406, 406)
-    for method in METHODS:
-        assert plug.load("vitrail.inspection.method", method).heat(plain, images, [0, 1]).shape == (2, 29, 29)
+@pytest.mark.parametrize(("class_token", "registers", "num"), [(False, 0, 841), (False, 4, 845), (True, 4, 846)])
+def test_registers_never_shift_the_map(class_token: bool, registers: int, num: int) -> None:
+    """A model that is built to look at bright patches: with any prefix, the map is brightest where the picture is."""
+    told = {"class_token": class_token, "registers": registers, "pool": "token" if class_token else "mean"}
+    model = create_model("vit_mu_patch14_224", image_size=406, num_classes=3, depth=1, **told).eval()
+    assert model.spec.layout.num_tokens == num
+    width, (block,) = model.spec.width, model.blocks
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.patch_embed.proj.weight[0] = 1.0  # a patch is as long as it is bright, along the first axis
+        block.norm1.weight.fill_(1.0)
+        block.attn.qkv.weight[width : 2 * width] = torch.eye(width)  # keys are the tokens,
+        block.attn.qkv.bias[0] = 3.0  # and all queries ask for the first axis
+    images = torch.zeros(1, 3, 406, 406)
+    images[..., 11 * 14 : 12 * 14, 23 * 14 : 24 * 14] = 1.0
+    heat = plug.load("vitrail.inspection.method", "rollout").heat(model, images, [0])[0]
+    assert divmod(int(heat.argmax()), 29) == (11, 23)
+    assert heat[11, 23] > 5 * heat.flatten().sort().values[-2]
 
 
 def test_relevance_is_the_gradient_written_out() -> None:
@@ -152,9 +161,9 @@ def test_relevance_is_the_gradient_written_out() -> None:
     assert torch.allclose(found, expected, atol=1e-6 * expected.max().item() + 1e-9)
 
 
-@pytest.mark.parametrize("kind", [*SMALL, "timm", "transformers"])
+@pytest.mark.parametrize("kind", [*SMALL, "bfloat16", "timm", "transformers"])
 def test_every_kind_of_model_is_explained(kind: str) -> None:
-    model = small(kind) if kind in SMALL else foreign(kind)
+    model = small("registers").bfloat16() if kind == "bfloat16" else small(kind) if kind in SMALL else foreign(kind)
     found = explain(model, picture())
     assert set(found.heat) == set(METHODS)
     rows, columns = found.model.spec.layout.grid

@@ -82,9 +82,8 @@ def explain(
     was_training = model.training
     model.eval()
     try:
-        device = next(model.parameters()).device
         prepared = model.preprocess.pixels(as_pixels(picture, model.preprocess.mode))
-        images = model.preprocess.normalise(prepared[None]).to(device)
+        images = model.preprocess.normalise(prepared[None]).to(next(model.parameters()))
         with torch.no_grad():
             odds = model(images).float().softmax(dim=1)[0].cpu()
         if not bool(odds.isfinite().all()):

@@ -33,7 +33,8 @@ def heat(model: Any, images: Float[Tensor, "1 C Y X"], classes: Sequence[int]) -
             for place, number in enumerate(classes)
         ]
     num = found.output.x.shape[1]
-    flows = torch.eye(num, device=images.device).repeat(len(classes), 1, 1)
+    itself = torch.eye(num, dtype=images.dtype, device=images.device)
+    flows = itself.repeat(len(classes), 1, 1)
     with torch.no_grad():
         for layer, (block, tokens) in enumerate(zip(model.blocks, found.inputs, strict=True)):
             weights = attention_of(block, tokens)
@@ -43,7 +44,7 @@ def heat(model: Any, images: Float[Tensor, "1 C Y X"], classes: Sequence[int]) -
                 helpful = (weights * (gradient @ values.transpose(-2, -1))).clamp_min(0.0).mean(dim=1)[0]
                 flows[place] += helpful @ flows[place]
         row = readout(model, found.output)
-        reached = (row[:, None] @ (flows - torch.eye(num, device=images.device)))[:, 0]
+        reached = (row[:, None] @ (flows - itself))[:, 0]
     return on_grid(reached, found.layout)
 
 
