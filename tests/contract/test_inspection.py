@@ -311,7 +311,7 @@ def test_edges_are_where_a_picture_changes() -> None:
 def test_strange_pictures_and_labels_are_drawn(size: tuple[int, int]) -> None:
     """Labels come from folders' names: formulas, other alphabets, line ends. Pictures may be strips."""
     model = small("class token")
-    model.labels = ("$\\frac{", "犬", "a\nb", "", *"efghij")
+    model.labels = tuple(f"$\\frac{{$ 犬 a\nb {number}" for number in range(10))
     found = explain(model, picture(*size), top=10)
     file = io.BytesIO()
     save_figure(found.figure(), file, "png", 60)
