@@ -234,6 +234,26 @@ def _turned() -> Any:
     return exif
 
 
+def test_a_picture_may_come_in_any_form(tmp_path: Path) -> None:
+    model = small("class token")
+    Image.fromarray(picture(200, 300)).save(tmp_path / "turned.png", exif=_turned())
+    path = tmp_path / "turned.png"
+    with Image.open(path) as image:
+        image.load()
+        forms = [path, str(path), path.read_bytes(), image, np.rot90(picture(200, 300), -1).copy()]
+    maps = [explain(model, form, methods=["relevance"]).heat["relevance"] for form in forms]
+    assert all(np.allclose(maps[0], each) for each in maps[1:])
+
+
+def test_of_several_labels_each_has_its_own_probability() -> None:
+    model = small("class token")
+    model.several = True
+    found = explain(model, picture())
+    with torch.no_grad():
+        assert found.probabilities[0] == pytest.approx(model(found.images).sigmoid().max().item(), abs=1e-6)
+    assert "sigmoid" in found.page()
+
+
 def test_bad_pictures_and_classes(tmp_path: Path) -> None:
     model = small("class token")
     Image.fromarray(picture()).save(tmp_path / "whole.jpg")

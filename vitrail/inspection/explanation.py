@@ -85,7 +85,8 @@ def explain(
         prepared = model.preprocess.pixels(as_pixels(picture, model.preprocess.mode))
         images = model.preprocess.normalise(prepared[None]).to(next(model.parameters()))
         with torch.no_grad():
-            odds = model(images).float().softmax(dim=1)[0].cpu()
+            logits = model(images).float()[0].cpu()
+            odds = logits.sigmoid() if getattr(model, "several", False) else logits.softmax(dim=0)
         if not bool(odds.isfinite().all()):
             raise InspectionError("the model's outputs are not finite.", got="NaN or infinity.", hint="other weights.")
         labels = labels_of(model)
@@ -124,7 +125,7 @@ def read_picture(image: Picture) -> tuple[str, Pixels]:
     if isinstance(image, bytes):
         return "picture", decode_image(image)
     if isinstance(image, Image.Image):
-        return "picture", np.asarray(upright(to_rgb(image, (255, 255, 255)), orientation_of(image)))
+        return "picture", np.array(upright(to_rgb(image, (255, 255, 255)), orientation_of(image)))
     return "picture", as_pixels(image)
 
 

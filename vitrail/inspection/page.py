@@ -187,5 +187,6 @@ def _facts(explanation: Explanation) -> dict[str, Any]:
         "heads": getattr(spec, "heads", 0),
         "pool": getattr(spec, "pool", "mean"),
         "num_classes": spec.num_classes,
+        "several": getattr(model, "several", False),
         "whole": all(abs(side - want) < 1e-9 for side, want in zip(explanation.window, (0, 0, 1, 1), strict=True)),
     }

@@ -72,12 +72,16 @@ def is_run(path: str | Path) -> bool:
 
 
 def load(path: str | Path) -> Any:
-    """The model of a run, ready to look at pictures: in evaluation mode, with its `preprocess` and its `labels`."""
+    """The model of a run, ready to look at pictures: in evaluation mode, with its `preprocess` and its `labels`.
+
+    `several` says whether a picture may have more than one of them.
+    """
     path = Path(path)
     config = stored_config(path) if is_run(path) else None
     if config is None:
         raise RunError(f"{path} is no run.", got="a folder without config.yaml.", hint="the --run of vitrail train.")
-    if read_result(path) is None or not (path / WEIGHTS).is_file():
+    result = read_result(path)
+    if result is None or not (path / WEIGHTS).is_file():
         raise RunError(
             f"the run in {path} has not ended.",
             got="no model yet.",
@@ -92,4 +96,5 @@ def load(path: str | Path) -> Any:
         raise RunError(f"the files of the run in {path} do not belong together.", got=f"{error!r}.") from None
     model = catalogue.create_model(spec, weights=path / WEIGHTS)
     model.name, model.preprocess, model.labels, model.changes = chosen["name"], preprocess, tuple(labels), ()
+    model.several = isinstance(result, dict) and "map" in (result.get("val") or ())
     return model.eval()
