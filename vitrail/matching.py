@@ -48,6 +48,14 @@ def matches(loaded: Weights, names: list[str]) -> list[tuple[str, Any]]:
     return found or resized[:1]
 
 
+def names_of(source: str, loaded: Weights) -> list[str]:
+    """The models that weights may be of: one, unless several have their shapes and prepare pictures differently."""
+    found = matches(loaded, candidates(source))
+    ways = {catalogue.preprocess_for(name, spec, loaded.preprocess) for name, spec in found}
+    named = found[0][0] in source  # as people and hubs name files and folders
+    return [name for name, _ in found[: 1 if named or len(ways) == 1 else None]]
+
+
 def _with_channels(spec: Any, state: State) -> tuple[Any, State]:
     """The specification with the file's number of input channels, and the tensors that it asks for."""
     with catalogue.hollow():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +17,15 @@ from vitrail import create_model, explain
 from vitrail.inspection.figures import write_figures
 from vitrail.inspection.sample import spread_out
 
-KINDS = {
-    "vit": ("vit_mu_patch16_224", None),
-    "registers": ("vit_mu_patch16_reg4_224", None),
-    "mean": ("vit_mu_patch16_gap_224", None),
-    "convolutions": ("resnetv2_50x1_bit", ["gradcam"]),
+KINDS: dict[str, tuple[str, dict[str, Any], list[str] | None]] = {
+    "vit": ("vit_mu_patch16_224", {}, None),
+    "registers": ("vit_mu_patch16_reg4_224", {}, None),
+    "mean": ("vit_mu_patch16_gap_224", {}, None),
+    "distilled": ("deit_mu_distilled_patch16_224", {}, ["rollout"]),
+    "pooled": ("vit_mu_patch16_siglip_224", {}, None),
+    "hybrid": ("vit_mu_r_s16_p8_224", {}, ["gradcam"]),
+    "without positions": ("vit_mu_patch16_224", {"position": "none"}, ["relevance"]),
+    "convolutions": ("resnetv2_50x1_bit", {}, ["gradcam"]),
 }
 
 
@@ -30,8 +35,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     pixels = np.random.default_rng(0).integers(0, 256, (12, 18, 3), dtype=np.uint8)
     image = Image.fromarray(pixels).resize((360, 240), Image.Resampling.BICUBIC)
     image.save(folder / "a <b>picture<.png")
-    for kind, (name, methods) in KINDS.items():
-        model = fill(create_model(name, num_classes=10), 0.1).eval()
+    for kind, (name, fields, methods) in KINDS.items():
+        model = fill(create_model(name, num_classes=10, **fields), 0.1).eval()
         model.labels = tuple(f"</script><b>{letter}" for letter in "abcdefghij")
         found = explain(model, folder / "a <b>picture<.png", methods=methods)
         (folder / f"{kind}.html").write_text(found.page())
@@ -60,14 +65,15 @@ def drawn(page: Page) -> str:
     return page.evaluate("document.getElementById('stage').toDataURL()")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1200])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1200, "light")])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_page_opens_anywhere(
     chromium: Browser, pages: dict[str, Path], said: list[str], kind: str, width: int, scheme: str
 ) -> None:
     page = opened(chromium, pages[kind], said, width, scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for button in page.locator("button[data-view]").all():
+        button.click()
     assert said == []
     assert "</script><b>" in page.inner_text("main")
     page.close()
@@ -126,15 +132,18 @@ def test_blocks_heads_views_and_classes_switch(chromium: Browser, pages: dict[st
 @pytest.mark.parametrize("kind", ["vit", "mean"])
 def test_the_keyboard_alone_suffices(chromium: Browser, pages: dict[str, Path], said: list[str], kind: str) -> None:
     page = opened(chromium, pages[kind], said)
+    page.keyboard.press("ArrowUp")
+    assert "speaks for the chosen class" in page.inner_text("#said"), "keys belong to the page until one goes there"
+    page.keyboard.press("Tab")
     for key, told in (
         ("ArrowUp", "patch in row 7, column 8"),
         ("ArrowLeft", "patch in row 7, column 7"),
-        ("[", "Block 1 of 2"),
+        (",", "Block 1 of 2"),
         ("h", "head 1 of 2"),
         ("h", "head 2 of 2"),
         ("v", ""),
         ("2", "</script><b>"),
-        ("]", "Block 2 of 2"),
+        (".", "Block 2 of 2"),
         *([("c", "The class token looks")] if kind == "vit" else []),
     ):
         page.keyboard.press(key)
@@ -159,4 +168,53 @@ def test_the_page_of_figures_shows_them(chromium: Browser, said: list[str], sche
     assert min(widths) > 100
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert said == []
+    page.close()
+
+
+def test_a_map_by_squares_of_cells_lies_where_it_belongs(
+    chromium: Browser, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five cells in squares of two: the last square is one cell wide, and drawn so."""
+    model = fill(create_model("vit_mu_patch16_224", image_size=80, num_classes=3), 0.1).eval()
+    monkeypatch.setattr("vitrail.inspection.page._fitting", lambda *_: (2, 255))
+    found = explain(model, np.zeros((80, 80, 3), dtype=np.uint8), methods=["rollout"])
+    (tmp_path / "page.html").write_text(found.page())
+    page = opened(chromium, tmp_path / "page.html", said)
+    page.get_by_role("button", name="Attention", exact=True).click()
+    script = """() => { const canvas = document.getElementById('stage'), pen = canvas.getContext('2d');
+        const side = canvas.width / 5;
+        const at = (x, y) => [...pen.getImageData((x + .5) * side, (y + .5) * side, 1, 1).data].join();
+        return [0, 1, 2, 3, 4].map((row) => [0, 1, 2, 3, 4].map((column) => at(column, row))); }"""
+    colours = page.evaluate(script)
+    alike = [[(row // 2, column // 2) for column in range(5)] for row in range(5)]
+    shades = {}
+    for row in range(5):
+        for column in range(5):
+            assert shades.setdefault(alike[row][column], colours[row][column]) == colours[row][column]
+    assert len(set(shades.values())) > 4
+    assert "squares of 2 x 2 patches" in page.inner_text("main")
+    page.close()
+
+
+@pytest.mark.parametrize("size", [(8, 8), (1, 900)])
+def test_small_pictures_are_shown_large(
+    chromium: Browser, said: list[str], tmp_path: Path, size: tuple[int, int]
+) -> None:
+    model = fill(create_model("vit_mu_patch16_224", num_classes=3), 0.1).eval()
+    (tmp_path / "page.html").write_text(explain(model, np.zeros((*size, 3), dtype=np.uint8)).page())
+    page = opened(chromium, tmp_path / "page.html", said)
+    box = page.locator("#stage").bounding_box()
+    assert box is not None
+    assert max(box["width"], box["height"]) > 400
+    assert said == []
+    page.close()
+
+
+def test_a_notebook_shows_the_page(chromium: Browser, said: list[str], tmp_path: Path) -> None:
+    model = fill(create_model("vit_mu_patch16_224", num_classes=3), 0.1).eval()
+    found = explain(model, np.zeros((50, 50, 3), dtype=np.uint8), methods=["rollout"])
+    (tmp_path / "cell.html").write_text(f"<!doctype html><title>notebook</title>{found._repr_html_()}")
+    page = chromium.new_page()
+    page.goto((tmp_path / "cell.html").as_uri())
+    page.frame_locator("iframe").locator("html[data-ready=yes]").wait_for()
     page.close()

@@ -52,7 +52,7 @@ def test_a_figure_is_drawn_with_its_numbers(name: str, model: Any, sample: Sampl
 def test_a_figure_is_the_same_file_again(name: str, model: Any, sample: Sample, tmp_path: Path) -> None:
     for folder in ("one", "two"):
         write_figures(model, sample, tmp_path / folder, names=[name])
-    for kind in ("png", "csv"):
+    for kind in ("png", "svg", "csv"):
         assert (tmp_path / "one" / f"{name}.{kind}").read_bytes() == (tmp_path / "two" / f"{name}.{kind}").read_bytes()
 
 
@@ -87,5 +87,26 @@ def test_wrong_words(model: Any, tmp_path: Path) -> None:
 def test_a_sample_is_spread_over_the_data(sample: Sample) -> None:
     assert len(sample) == 8
     assert len({name.partition("/")[0] for name in sample.source.names}) == 3
-    assert sample.picture(0).shape[2] == 3
     assert sum(len(images) for images in sample.batches(3)) == 3
+
+
+def test_damaged_pictures_do_not_count(model: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table = write_folder(tmp_path / "pictures", 12)
+    for name in table.names[:3]:
+        (tmp_path / "pictures" / name).write_bytes(b"no picture")
+    sample = spread_out(table, 12, model.preprocess)
+    assert len(sample) == 9
+    assert caplog.text.count("Left out") == 3
+    write_figures(model, sample, tmp_path / "figures")
+    assert (tmp_path / "figures" / "distance.csv").read_text().splitlines()[1].endswith(",9")
+    assert "9 pictures" in (tmp_path / "figures" / "figures.html").read_text()
+    for name in table.names:
+        (tmp_path / "pictures" / name).write_bytes(b"no picture")
+    with pytest.raises(DataError, match="no picture could be read"):
+        spread_out(table, 12, model.preprocess)
+
+
+def test_without_a_classifier_there_is_the_rest(sample: Sample, tmp_path: Path) -> None:
+    bare = fill(create_model("vit_mu_patch8_64", num_classes=0), 0.1).eval()
+    files = write_figures(bare, sample, tmp_path)
+    assert {path.stem for path in files} == {"filters", "positions", "distance", "receptive", "figures"}

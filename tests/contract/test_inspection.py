@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import math
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from einops import rearrange
 from PIL import Image
 from torch import Tensor
 
 from tests.conftest import fill
-from vitrail import create_model, explain, plug
-from vitrail.errors import DataError, InspectionError, UnknownNameError
-from vitrail.inspection import faithfulness, trace
+from vitrail import create_model, explain, plug, save_weights
+from vitrail.errors import DataError, InspectionError, UnknownNameError, WeightsError
+from vitrail.inspection import faithfulness, page, trace
 from vitrail.inspection.distance import entropy, mean_distance
 from vitrail.inspection.drawn import save_figure
 from vitrail.inspection.embedding import filters, position_similarity, principal_components, token_colours
 from vitrail.inspection.method.rollout import roll_out
 from vitrail.inspection.receptive import radius, receptive_fields
+from vitrail.run.opened import open_model
 from vitrail.tokens import Layout, Tokens
 
 ATTENTIONS = plug.entries("vitrail.nn.attention")
@@ -138,27 +140,43 @@ def test_registers_never_shift_the_map(class_token: bool, registers: int, num: i
     assert heat[11, 23] > 5 * heat.flatten().sort().values[-2]
 
 
-def test_relevance_is_the_gradient_written_out() -> None:
+@pytest.mark.parametrize("kind", ["class token", "mean pooling", "attention pooling"])
+def test_relevance_is_the_gradient_written_out(kind: str) -> None:
     """Against the definition: a forward pass with the matrices in the open, and autograd's gradient of them."""
-    model = small("class token")
+    model = small(kind)
     images = torch.randn(1, 3, 224, 224)
     tokens = model.tokenize(images)
     matrices: list[Tensor] = []
+
+    def in_the_open(weights: Tensor) -> Tensor:
+        weights.retain_grad()
+        matrices.append(weights)
+        return weights
+
     for block in model.blocks:
         normed = tokens.with_x(block.norm1(tokens.x))
         _, _, values = block.attn.split(normed)
-        weights = block.attn.weights(normed)
-        weights.retain_grad()
-        matrices.append(weights)
-        z = tokens.x + block.attn.merge(weights @ values)
+        z = tokens.x + block.attn.merge(in_the_open(block.attn.weights(normed)) @ values)
         tokens = tokens.with_x(z + block.mlp(block.norm2(z)))
-    model.classify(tokens.with_x(model.norm(tokens.x)))[0, 3].backward()
-    flow = torch.eye(197)
-    for weights in matrices:
-        flow = flow + (weights * weights.grad).clamp_min(0).mean(dim=1)[0] @ flow
-    expected = rearrange(flow[0, 1:], "(Y X) -> Y X", Y=14).detach()
+    output = tokens.with_x(model.norm(tokens.x))
+    pool = model.attn_pool
+    if pool is None:
+        logits = model.classify(output)
+    else:
+        query = pool.query(output)
+        read = pool.merge(in_the_open(pool.weights(query, output)) @ pool.split(query, output)[2])
+        logits = model.head(model.pre_logits(model.fc_norm((read + pool.mlp(pool.norm(read)))[:, 0])))
+    logits[0, 3].backward()
+    helpful = [(each * each.grad).clamp_min(0).mean(dim=1)[0].detach() for each in matrices]
+    num = output.layout.num_tokens
+    flow = torch.eye(num)
+    for matrix in helpful[: len(model.blocks)]:
+        flow = flow + matrix @ flow
+    row = helpful[-1] if pool is not None else trace.readout(model, output) @ (flow - torch.eye(num))
+    expected = trace.on_grid(row @ flow if pool is not None else row, output.layout)[0]
     found = plug.load("vitrail.inspection.method", "relevance").heat(model, images, [3])[0]
     assert torch.allclose(found, expected, atol=1e-6 * expected.max().item() + 1e-9)
+    assert expected.max() > 0
 
 
 @pytest.mark.parametrize("kind", [*SMALL, "bfloat16", "timm", "transformers"])
@@ -254,6 +272,40 @@ def test_of_several_labels_each_has_its_own_probability() -> None:
     assert "sigmoid" in found.page()
 
 
+def test_the_input_is_that_of_every_other_command(tmp_path: Path) -> None:
+    """Transparency over the model's own background, grey for a grey model, large pictures reduced while decoding."""
+    Image.fromarray(np.dstack([picture(), picture(seed=1)[:, :, 0]])).save(tmp_path / "clear.png")
+    Image.fromarray(picture(900, 1400)).save(tmp_path / "large.jpg")
+    for name in ("clear.png", "large.jpg"):
+        for fields in ({}, {"channels": 1}):
+            model = fill(create_model("vit_mu_patch16_224", num_classes=5, **fields), 0.1).eval()
+            model.preprocess = model.preprocess.override({"background": (0, 0, 0)})
+            pixels = model.preprocess.pixels(model.preprocess.decode((tmp_path / name).read_bytes()))
+            found = explain(model, tmp_path / name, methods=["gradcam"])
+            assert torch.equal(found.images, model.preprocess.normalise(pixels[None]))
+            assert "data:image" in found.page()
+
+
+def test_what_is_shown_later_is_what_was_explained() -> None:
+    """A model in training mode drops tokens; explanations of it do not."""
+    model = fill(create_model("vit_mu_patch16_224", num_classes=5, dropout_rate=0.5), 0.1).train()
+    found = explain(model, picture())
+    first, second = (list(found.attention()) for _ in range(2))
+    assert all(np.array_equal(*pair) for pair in zip(first, second, strict=True))
+    assert found.page() == found.page()
+    assert model.training
+
+
+def test_models_that_cannot_be_explained() -> None:
+    with pytest.raises(InspectionError, match="no classifier"):
+        explain(fill(create_model("vit_mu_patch16_224", num_classes=0)), picture())
+    with pytest.raises(InspectionError, match="no picture that this model takes"):
+        explain(fill(create_model("vit_mu_patch16_224", num_classes=3, channels=4)), picture())
+    with pytest.raises(InspectionError, match="no pixels"):
+        explain(small("class token"), np.zeros((0, 4, 3), dtype=np.uint8))
+    assert set(explain(small("class token"), picture(), methods=[]).heat) == set(METHODS)
+
+
 def test_bad_pictures_and_classes(tmp_path: Path) -> None:
     model = small("class token")
     Image.fromarray(picture()).save(tmp_path / "whole.jpg")
@@ -266,6 +318,9 @@ def test_bad_pictures_and_classes(tmp_path: Path) -> None:
         explain(model, tmp_path / "whole.jpg", class_name="class 99")
     model.labels = tuple("abcdefghij")
     assert explain(model, tmp_path / "whole.jpg", class_name="C").labels == ("c",)
+    model.labels = tuple("1234567890")
+    assert explain(model, tmp_path / "whole.jpg", class_name="1").classes == (0,)
+    assert explain(model, tmp_path / "whole.jpg", class_name=1).classes == (1,)
 
 
 def test_principal_components_are_those_of_the_covariance() -> None:
@@ -285,6 +340,8 @@ def test_tables_of_a_model() -> None:
     assert torch.allclose(similarity[3, 4, 3, 4], torch.tensor(1.0))
     with pytest.raises(InspectionError, match="no filters of whole patches"):
         filters(small("convolutional stem"))
+    with pytest.raises(InspectionError, match="no filters of whole patches"):
+        filters(small("hybrid"))
     colours = token_colours(torch.randn(30, 12))
     assert colours.shape == (30, 3)
     assert colours.min() == 0.0
@@ -339,3 +396,44 @@ def test_strange_pictures_and_labels_are_drawn(size: tuple[int, int]) -> None:
     with Image.open(file) as image:
         assert max(image.size) < 3000
     assert len(found.page()) < 3_000_000
+
+
+def test_weights_of_two_kinds_are_not_guessed(tmp_path: Path) -> None:
+    """A DeiT has the shapes of a ViT and prepares pictures differently: only its name, or a name in the path, tells."""
+    save_weights(fill(create_model("deit_tiny_patch16_224", depth=12)), tmp_path / "model.safetensors")
+    with pytest.raises(WeightsError, match=r"more than one model[\s\S]*deit_tiny_patch16_224 with --weights"):
+        open_model(tmp_path / "model.safetensors")
+    (tmp_path / "deit_tiny_patch16_224").mkdir()
+    named = tmp_path / "deit_tiny_patch16_224" / "model.safetensors"
+    (tmp_path / "model.safetensors").rename(named)
+    assert open_model(named).preprocess.mean[0] == pytest.approx(0.485)
+
+
+@pytest.mark.parametrize("budget", [60_000, 20_000])
+def test_a_large_page_is_made_smaller(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small("registers")
+    found = explain(model, picture(), methods=["rollout"])
+    whole = page.page_data(found)["attention"]
+    monkeypatch.setattr(page, "BUDGET", budget)
+    less = page.page_data(found)["attention"]
+    assert len(less["levels"]) < 1.2 * budget < len(whole["levels"])
+    assert (whole["pooled"], whole["shades"]) == (1, 255)
+    assert less["shades"] < 255 or less["pooled"] > 1
+    side = -(-14 // less["pooled"])
+    assert len(zlib.decompress(base64.b64decode(less["levels"]))) == 2 * model.spec.heads * 201 * side**2
+
+
+def test_a_token_that_draws_all_attention_leaves_shades_to_the_others() -> None:
+    """Registers and class tokens may take nearly everything; what is left is scaled by its own largest."""
+    model = small("registers")
+    with torch.no_grad():
+        for block in model.blocks:
+            block.attn.qkv.bias.zero_()
+        model.reg_token.mul_(100)
+    found = explain(model, picture(), methods=["rollout"])
+    data = page.page_data(found)["attention"]
+    levels = np.frombuffer(zlib.decompress(base64.b64decode(data["levels"])), dtype=np.uint8).reshape(2, -1, 201, 196)
+    assert (levels.max(axis=-1) == 255).all()
+    aside = np.frombuffer(zlib.decompress(base64.b64decode(data["prefixes"])), dtype="<u2").reshape(2, -1, 201, 5)
+    for layer, weights in enumerate(found.attention()):
+        assert np.allclose(aside[layer] / 65535, weights[..., :5], atol=1e-4)

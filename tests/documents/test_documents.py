@@ -22,6 +22,7 @@ from vitrail.errors import VitrailError
 
 PAGES = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md"))
 SECONDS = "0.1"  # minutes that a command of several gets here
+DEIT, WEIGHTS = "deit_tiny_patch16_224", ("--weights", "model.safetensors")
 DOCS = "\n".join(page.read_text() for page in PAGES)
 
 
@@ -196,17 +197,18 @@ def test_no_torch_for_help(workplace: Path) -> None:
         (["models", "vit_base_patch16_16000000000000"], "UnknownNameError: no model has this name"),
         (["convert", "model.safetensors", "--to", "hf", "--out", "x", "--image-size", "big"], "such as 160x288"),
         (["convert", "x" * 300 + ".bin", "--to", "hf", "--out", "x"], "File name too long"),
-        (["explain", "model.safetensors", "nowhere.jpg"], "InspectionError: nowhere.jpg cannot be read"),
-        (["explain", "model.safetensors", "cut.jpg"], "DataError: cut.jpg"),
-        (["explain", "model.safetensors", "photos"], "DataError: photos is no plain file"),
-        (["explain", "model.safetensors", "dog.jpg", "--class", "dragon"], "UnknownNameError: no class has this name"),
-        (["explain", "model.safetensors", "dog.jpg", "--method", "magic"], "UnknownNameError: no method has this name"),
-        (["explain", "model.safetensors", "dog.jpg", "--out", "cut.jpg"], "InspectionError: cut.jpg is no folder"),
+        (["explain", "model.safetensors", "dog.jpg"], "may be of more than one model"),
+        (["explain", DEIT, "nowhere.jpg", *WEIGHTS], "InspectionError: nowhere.jpg cannot be read"),
+        (["explain", DEIT, "cut.jpg", *WEIGHTS], "DataError: cut.jpg"),
+        (["explain", DEIT, "photos", *WEIGHTS], "DataError: photos is no plain file"),
+        (["explain", DEIT, "dog.jpg", "--class", "dragon", *WEIGHTS], "UnknownNameError: no class has this name"),
+        (["explain", DEIT, "dog.jpg", "--method", "magic", *WEIGHTS], "UnknownNameError: no method has this name"),
+        (["explain", DEIT, "dog.jpg", "--out", "cut.jpg", *WEIGHTS], "InspectionError: cut.jpg is no folder"),
         (["explain", "B_16", "dog.jpg"], "WeightsError: B_16 has no weights by itself"),
         (["explain", "dog.jpg", "dog.jpg"], "WeightsError: dog.jpg"),
-        (["figures", "model.safetensors", "--only", "magic"], "UnknownNameError: no figure has this name"),
-        (["figures", "model.safetensors", "--only", "distance"], "cannot be seen without pictures"),
-        (["figures", "model.safetensors", "nowhere"], "UnknownNameError: no data has this name"),
+        (["figures", DEIT, "--only", "magic", *WEIGHTS], "UnknownNameError: no figure has this name"),
+        (["figures", DEIT, "--only", "distance", *WEIGHTS], "cannot be seen without pictures"),
+        (["figures", DEIT, "nowhere", *WEIGHTS], "UnknownNameError: no data has this name"),
     ],
 )
 def test_wrong_input_is_one_message_and_exit_code_two(

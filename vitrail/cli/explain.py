@@ -41,8 +41,10 @@ def command(
             model, images, weights=weights, out=out, class_name=class_name, methods=method, top=top, progress=progress
         )
     if as_json:
-        print_json([{**each._asdict(), "page": str(each.page), "still": str(each.still)} for each in written])
+        files = [str(path) for each in written for path in (each.page, each.still)]
+        pictures = [{**each._asdict(), "page": str(each.page), "still": str(each.still)} for each in written]
+        print_json({"files": files, "pictures": pictures})
         return
     for each in written:
         label, odds = each.classes[0]
-        print(f"{shown(each.image)}: {shown(label)}, {odds:.1%}\n  {each.page}\n  {each.still}")
+        print(f"{shown(each.image)}: {shown(label)}, {odds:.1%}\n  {shown(str(each.page))}\n  {shown(str(each.still))}")

@@ -26,6 +26,12 @@ def adopt(model: Any) -> Any:
     if isinstance(getattr(model, "spec", None), Spec):
         if getattr(model, "preprocess", None) is None:
             model.preprocess = catalogue.preprocess_for("", model.spec, None)
+        if model.preprocess is None:
+            raise InspectionError(
+                "there is no picture that this model takes.",
+                got=f"{model.spec.channels} channels.",
+                hint="a model of one or three channels.",
+            )
         return model
     if not isinstance(model, nn.Module):
         raise InspectionError(

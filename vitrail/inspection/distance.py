@@ -49,13 +49,14 @@ def reach(model: Any, batches: Iterable[Float[Tensor, "B C Y X"]]) -> Reach:
     """Mean distance and entropy of every head over many pictures."""
     total, num = torch.zeros(2, len(model.blocks), model.spec.heads, dtype=torch.float64), 0
     for images in batches:
-        total += torch.stack(list(_of_batch(model, images)), dim=1)
-        num += len(images)
+        for one in torch.split(images, 1):  # the matrices of a large picture fill the memory by themselves
+            total += torch.stack(list(_of_picture(model, one)), dim=1)
+            num += 1
     return Reach(*(total / max(1, num)))
 
 
-def _of_batch(model: Any, images: Float[Tensor, "B C Y X"]) -> Iterator[Float[Tensor, "2 H"]]:
-    layout = model.tokenize(images[:1]).layout
+def _of_picture(model: Any, images: Float[Tensor, "1 C Y X"]) -> Iterator[Float[Tensor, "2 H"]]:
+    layout = model.spec.layout
     cell = tuple(side / cells for side, cells in zip(images.shape[2:], layout.grid, strict=True))
     for weights in attention(model, images):
-        yield torch.stack([mean_distance(weights, layout, cell).sum(dim=0), entropy(weights).sum(dim=0)]).cpu()
+        yield torch.stack([mean_distance(weights, layout, cell)[0], entropy(weights)[0]]).cpu()

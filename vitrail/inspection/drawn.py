@@ -6,8 +6,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+from matplotlib import rc_context
 
 from vitrail.errors import InspectionError
 from vitrail.inspection.sample import Sample
@@ -25,7 +24,7 @@ def save_figure(figure: Any, file: Any, kind: str, dots: int) -> None:
     """Write a figure as "png" or "svg", the same bytes each time."""
     metadata = {"Date": None} if kind == "svg" else {"Software": None}
     told: dict[str, Any] = {"pil_kwargs": {"compress_level": 4}} if kind == "png" else {}  # in a third of the time
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), rc_context({"svg.hashsalt": "vitrail"}):
         # A label may have letters that matplotlib's own font has not.
         warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
         figure.savefig(file, format=kind, dpi=dots, metadata=metadata, **told)
@@ -36,12 +35,3 @@ def require_sample(sample: Sample | None, what: str) -> Sample:
     if sample is None:
         raise InspectionError(f"{what} cannot be seen without pictures.", got="no DATA.", hint="a folder of pictures.")
     return sample
-
-
-def mosaic(tiles: NDArray[np.floating], columns: int) -> NDArray[np.floating]:
-    """Small pictures `[n, Y, X]` or `[n, Y, X, C]` side by side; what lies between and after them is not a number."""
-    rows = -(-len(tiles) // columns)
-    sides = [(0, rows * columns - len(tiles)), (0, 1), (0, 1), *[(0, 0)] * (tiles.ndim - 3)]
-    padded = np.pad(tiles, sides, constant_values=np.nan)
-    lines = [np.concatenate(list(line), axis=1) for line in padded.reshape(rows, columns, *padded.shape[1:])]
-    return np.concatenate(lines)[:-1, :-1]

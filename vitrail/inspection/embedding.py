@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.errors import InspectionError
@@ -23,14 +25,13 @@ def principal_components(rows: Float[Tensor, "n d"], num: int) -> Float[Tensor, 
 
 def filters(model: Any, num: int = 28) -> Float[Tensor, "n P P C"]:
     """The principal components of the patch embedding's filters as pictures of numbers from 0 to 1."""
-    kernel = getattr(getattr(model, "patch_embed", None), "proj", None)
-    if kernel is None or kernel.weight.shape[-1] < 2:
+    if getattr(getattr(model.spec, "stem", None), "name", "") != "patch":
         raise InspectionError(
             "this model has no filters of whole patches.",
             got=f"a {type(model).__name__} whose stem is convolutions.",
             hint="a model with a linear patch embedding, such as vit_base_patch16_224.",
         )
-    weight = kernel.weight.detach().float().cpu()
+    weight = model.patch_embed.proj.weight.detach().float().cpu()
     found = principal_components(weight.flatten(1), min(num, *weight.flatten(1).shape))
     low, high = found.amin(dim=1, keepdim=True), found.amax(dim=1, keepdim=True)
     return ((found - low) / (high - low).clamp_min(1e-12)).view(-1, *weight.shape[1:]).permute(0, 2, 3, 1)
@@ -46,10 +47,19 @@ def position_similarity(model: Any) -> Float[Tensor, "Y X Y X"]:
     return (cells @ cells.T).view(*layout.grid, *layout.grid).cpu()
 
 
-def token_colours(cells: Float[Tensor, "n d"], basis: Float[Tensor, "3 d"] | None = None) -> Float[Tensor, "n 3"]:
+def token_colours(cells: Float[Tensor, "n d"]) -> Float[Tensor, "n 3"]:
     """Tokens as colours: their three principal components, from 0 to 1; alike tokens have like colours."""
     cells = cells.float()
-    basis = principal_components(cells, min(3, *cells.shape)) if basis is None else basis
-    values = F.pad((cells - cells.mean(dim=0)) @ basis.to(cells).T, (0, 3 - len(basis)))
+    basis = principal_components(cells, min(3, *cells.shape))
+    values = F.pad((cells - cells.mean(dim=0)) @ basis.T, (0, 3 - len(basis)))
     low, high = (values.quantile(share, dim=0) for share in (0.02, 0.98))
     return ((values - low) / (high - low).clamp_min(1e-12)).clamp(0.0, 1.0)
+
+
+def mosaic(tiles: NDArray[np.floating], columns: int) -> NDArray[np.floating]:
+    """Small pictures `[n, Y, X]` or `[n, Y, X, C]` side by side; what lies between and after them is not a number."""
+    rows = -(-len(tiles) // columns)
+    sides = [(0, rows * columns - len(tiles)), (0, 1), (0, 1), *[(0, 0)] * (tiles.ndim - 3)]
+    padded = np.pad(tiles, sides, constant_values=np.nan)
+    lines = [np.concatenate(list(line), axis=1) for line in padded.reshape(rows, columns, *padded.shape[1:])]
+    return np.concatenate(lines)[:-1, :-1]

@@ -18,6 +18,7 @@ from torch import Tensor
 from vitrail import plug
 from vitrail.data.decode import Pixels, as_pixels, decode_image, orientation_of, read_file, to_rgb, upright
 from vitrail.data.labels import NUM_IMAGENET, imagenet_classes
+from vitrail.data.transform import Preprocess
 from vitrail.errors import InspectionError, unknown_name
 from vitrail.inspection import trace
 from vitrail.inspection.adopt import adopt
@@ -77,19 +78,19 @@ def explain(
     names of maps, by default all that the model has what they need for.
     """
     model = adopt(model)
+    if not model.spec.num_classes:
+        raise InspectionError("this model has no classifier to explain.", got="no classes.", hint="fine-tuned weights.")
     chosen = _methods(model, methods)
-    name, picture = read_picture(image)
-    was_training = model.training
-    model.eval()
-    try:
-        prepared = model.preprocess.pixels(as_pixels(picture, model.preprocess.mode))
-        images = model.preprocess.normalise(prepared[None]).to(next(model.parameters()))
+    name, picture, pixels = read_picture(image, model.preprocess)
+    prepared = model.preprocess.normalise(model.preprocess.pixels(pixels)[None])
+    images = prepared.to(next(model.parameters()))
+    labels = labels_of(model)
+    with trace.evaluating(model):
         with torch.no_grad():
             logits = model(images).float()[0].cpu()
-            odds = logits.sigmoid() if getattr(model, "several", False) else logits.softmax(dim=0)
+        odds = logits.sigmoid() if getattr(model, "several", False) else logits.softmax(dim=0)
         if not bool(odds.isfinite().all()):
             raise InspectionError("the model's outputs are not finite.", got="NaN or infinity.", hint="other weights.")
-        labels = labels_of(model)
         if class_name is None:
             numbers = odds.topk(min(top, len(odds))).indices.tolist()
         else:
@@ -97,8 +98,6 @@ def explain(
         heat = {
             method: plug.load(METHODS, method).heat(model, images, numbers).float().cpu().numpy() for method in chosen
         }
-    finally:
-        model.train(was_training)
     return Explanation(
         name=name,
         model=model,
@@ -112,8 +111,9 @@ def explain(
     )
 
 
-def read_picture(image: Picture) -> tuple[str, Pixels]:
-    """A name and the pixels of a picture, upright."""
+def read_picture(image: Picture, preprocess: Preprocess) -> tuple[str, Pixels, Pixels]:
+    """A name, the pixels of the whole picture for the eye, and those that the model's input is made of."""
+    background = preprocess.background
     if isinstance(image, str | Path):
         try:
             content = read_file(image)
@@ -121,12 +121,19 @@ def read_picture(image: Picture) -> tuple[str, Pixels]:
             raise InspectionError(
                 f"{image} cannot be read.", got=f"{error.strerror}.", hint="the path of a picture."
             ) from None
-        return Path(image).name, decode_image(content, name=str(image))
+        shown = decode_image(content, name=str(image), background=background)
+        return Path(image).name, shown, preprocess.decode(content, name=str(image))
     if isinstance(image, bytes):
-        return "picture", decode_image(image)
+        return "picture", decode_image(image, background=background), preprocess.decode(image)
     if isinstance(image, Image.Image):
-        return "picture", np.array(upright(to_rgb(image, (255, 255, 255)), orientation_of(image)))
-    return "picture", as_pixels(image)
+        shown = np.array(upright(to_rgb(image, background), orientation_of(image)))
+    else:
+        shown = as_pixels(image)
+    if not shown.size:
+        raise InspectionError(
+            "this picture has no pixels.", got=f"shape {tuple(shown.shape)}.", hint="another picture."
+        )
+    return "picture", shown, as_pixels(shown, preprocess.mode)
 
 
 def labels_of(model: Any) -> tuple[str, ...]:
@@ -142,12 +149,12 @@ def labels_of(model: Any) -> tuple[str, ...]:
 
 def class_number(told: str | int, labels: Sequence[str]) -> int:
     """The number of a class that is told by name or by number."""
-    if str(told).isdecimal() and int(told) < len(labels):
-        return int(told)
     folded = [label.casefold() for label in labels]
     wanted = str(told).casefold()
-    if wanted in folded:
+    if not isinstance(told, int) and wanted in folded:  # folders may be named by numbers
         return folded.index(wanted)
+    if str(told).isdecimal() and int(told) < len(labels):
+        return int(told)
     raise unknown_name("class", str(told), labels)
 
 
@@ -158,7 +165,7 @@ def _methods(model: Any, asked: Sequence[str] | None) -> list[str]:
     entries = {name: plug.load(METHODS, name) for name in plug.entries(METHODS)}
     known = sorted(entries, key=lambda name: (not entries[name].NEEDS_ATTENTION, name))
     able = [name for name in known if trace.has_attention(model) or not entries[name].NEEDS_ATTENTION]
-    chosen = [name for name in known if asked is None or name in asked]
+    chosen = [name for name in known if not asked or name in asked]
     if not set(chosen) <= set(able):
         trace.require_attention(model, f"--method {', '.join(able)}, which works for it")
     return chosen

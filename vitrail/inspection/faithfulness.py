@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 NUM_STEPS = 14
-BLUR = 8  # the picture is reduced by this to be blurred
+BLUR = 16  # the picture is reduced by this to be blurred
 BATCH = 16
 
 
@@ -40,7 +40,7 @@ class Curves(NamedTuple):
 def blurred(images: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B C Y X"]:
     """The picture without what one could recognise it by."""
     size = tuple(images.shape[2:])
-    small = F.interpolate(images, [max(1, side // BLUR // 2) for side in size], mode="area")
+    small = F.interpolate(images, [max(1, side // BLUR) for side in size], mode="area")
     return F.interpolate(small, size, mode="bilinear")
 
 

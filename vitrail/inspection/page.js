@@ -9,7 +9,7 @@ async function begin() {
   const attention = data.attention, [rows, columns] = data.grid;
   const maps = {};
   for (const [method, map] of Object.entries(data.maps)) maps[method] = await unpack(map.levels);
-  const levels = attention && (await unpack(attention.levels)), peaks = attention && (await unpack(attention.peaks, Uint16Array));
+  const levels = attention && (await unpack(attention.levels)), peaks = attention && (await unpack(attention.peaks, Uint16Array)), prefixes = attention && (await unpack(attention.prefixes, Uint16Array));
   const colours = data.colours && (await unpack(data.colours));
   const positions = data.positions && (await unpack(data.positions));
   const picture = new Image();
@@ -25,24 +25,26 @@ async function begin() {
   const overlay = new Overlay(byId("stage"), picture, data.size, data.window);
   let playing = null, before = null; // what was shown before a patch was pointed at
 
-  // What a token looks at: the prefix tokens, then the cells; of one head, or of all on average.
+  const headsOf = (head) => (head < 0 ? [...Array(attention.heads).keys()] : [head]);
+  const rowOf = (layer, head, token) => (layer * attention.heads + head) * attention.rows + token;
+
+  // What a token looks at in the picture, cell by cell, the largest being 1; of one head, or of all on average.
   function looks(layer, head, token) {
-    const width = prefix + small[0] * small[1], total = new Float32Array(width);
-    const heads = head < 0 ? [...Array(attention.heads).keys()] : [head];
-    for (const each of heads) {
-      const row = (layer * attention.heads + each) * attention.rows + token, peak = peaks[row] / 65535;
-      for (let place = 0; place < width; place++) total[place] += ((levels[row * width + place] / attention.shades) ** 2 * peak) / heads.length;
+    const width = small[0] * small[1], total = new Float32Array(width);
+    for (const each of headsOf(head)) {
+      const row = rowOf(layer, each, token), peak = peaks[row] / 65535;
+      for (let place = 0; place < width; place++) total[place] += (levels[row * width + place] / attention.shades) ** 2 * peak;
     }
-    return total;
+    const largest = Math.max(1e-12, ...total), cells = new Float32Array(rows * columns);
+    return cells.map((_, cell) => total[Math.floor(Math.floor(cell / columns) / pooled) * small[1] + Math.floor((cell % columns) / pooled)] / largest);
   }
 
-  const spread = (values) => {
-    const peak = Math.max(1e-12, ...values);
-    return values.map((value) => value / peak);
-  };
+  // What share of a token's attention goes to each prefix token.
+  const looksAside = (layer, head, token) =>
+    attention.prefix.map((_, place) => headsOf(head).reduce((sum, each, _2, all) => sum + prefixes[rowOf(layer, each, token) * prefix + place] / 65535 / all.length, 0));
 
   function shownMap() {
-    if (now.view === "attention") return { grid: small, values: spread(looks(now.layer, now.head, now.token).subarray(prefix)) };
+    if (now.view === "attention") return { grid: data.grid, values: looks(now.layer, now.head, now.token) };
     if (now.view === "colours") return { grid: data.grid, values: colours.subarray(now.layer * rows * columns * 3, (now.layer + 1) * rows * columns * 3), coloured: true };
     if (now.view === "positions") {
       const cell = Math.max(0, now.token - prefix), all = rows * columns;
@@ -59,7 +61,7 @@ async function begin() {
   function said() {
     const place = `Block ${now.layer + 1} of ${attention ? attention.layers : 0}`;
     if (now.view === "attention") {
-      const row = looks(now.layer, now.head, now.token).subarray(0, prefix);
+      const row = looksAside(now.layer, now.head, now.token);
       const parts = attention.prefix.map((name, index) => `${percent(row[index])} at ${name}`);
       parts.push(`${percent(Math.max(0, 1 - row.reduce((sum, value) => sum + value, 0)))} at the picture`);
       return `${place}, ${now.head < 0 ? "all heads on average" : `head ${now.head + 1} of ${attention.heads}`}. ${capital(tokenName(now.token))} looks ${parts.join(", ")}.`;
@@ -83,8 +85,8 @@ async function begin() {
     byId("layer-said").textContent = now.layer + 1;
     byId("head").value = now.head + 1;
     byId("head-said").textContent = now.head < 0 ? "all" : now.head + 1;
-    strip("layers", attention.layers, (layer) => [small, spread(looks(layer, now.head, now.token).subarray(prefix)), false], (layer) => layer === now.layer);
-    strip("heads", attention.heads, (head) => [small, spread(looks(now.layer, head, now.token).subarray(prefix)), false], (head) => head === now.head);
+    strip("layers", attention.layers, (layer) => [data.grid, looks(layer, now.head, now.token)], (layer) => layer === now.layer);
+    strip("heads", attention.heads, (head) => [data.grid, looks(now.layer, head, now.token)], (head) => head === now.head);
     byId("play").textContent = playing ? "Stop" : "Play the blocks";
   }
 
@@ -157,15 +159,16 @@ async function begin() {
   }
   const keys = {
     ArrowUp: () => move(-1, 0), ArrowDown: () => move(1, 0), ArrowLeft: () => move(0, -1), ArrowRight: () => move(0, 1),
-    "[": () => choose({ layer: step(now.layer, -1, attention.layers) }), "]": () => choose({ layer: step(now.layer, 1, attention.layers) }),
+    ",": () => choose({ layer: step(now.layer, -1, attention.layers) }), ".": () => choose({ layer: step(now.layer, 1, attention.layers) }),
+    Escape: () => choose({ token: prefix ? 0 : middle, pinned: false }),
     h: () => choose({ head: step(now.head + 1, 1, attention.heads + 1) - 1 }), H: () => choose({ head: step(now.head + 1, -1, attention.heads + 1) - 1 }),
     c: () => prefix && choose({ token: 0, pinned: true }), " ": () => play(!playing),
   };
-  document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.altKey || event.metaKey || event.target.matches("input") || (event.key === " " && event.target.matches("button"))) return;
+  stage.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.altKey || event.metaKey) return;
     if (event.key === "v") choose({ view: views[step(views.indexOf(now.view), 1, views.length)] });
     else if (event.key === "+" || event.key === "-") choose({ strength: Math.min(1, Math.max(0, now.strength + (event.key === "+" ? 0.1 : -0.1))) });
-    else if (event.key >= "1" && event.key <= String(data.classes.length)) choose({ choice: Number(event.key) - 1 });
+    else if (/^[1-9]$/.test(event.key) && Number(event.key) <= data.classes.length) choose({ choice: Number(event.key) - 1 });
     else if (attention && keys[event.key]) keys[event.key]();
     else return;
     event.preventDefault();
@@ -185,7 +188,6 @@ async function begin() {
   if (pooled > 1) byId("coarse").textContent = ` For the size of this page, what is looked at is told by squares of ${pooled} x ${pooled} patches.`;
   if (colours) paint(byId("embedded"), data.grid, colours.subarray(0, rows * columns * 3), true);
   if (data.filters) byId("filters").src = data.filters;
-  if (!positions && byId("position")) byId("position").remove();
   if (positions) {
     const cell = middle - prefix, all = rows * columns, row = Float32Array.from(positions.subarray(cell * all, (cell + 1) * all), (level) => level / 255);
     const low = Math.min(...row);

@@ -20,7 +20,6 @@ from vitrail import plug
 from vitrail.data.decode import Pixels
 from vitrail.errors import InspectionError, shown
 from vitrail.inspection import embedding, trace
-from vitrail.inspection.drawn import mosaic
 from vitrail.inspection.explanation import METHODS, Explanation
 from vitrail.tokens import Layout
 
@@ -28,6 +27,7 @@ LONGEST = 960  # pixels of the picture's longer side
 BUDGET = 2_300_000  # letters of attention
 SHADES = (255, 63, 31, 15)
 SAMPLED = 16  # every so manieth row tells how many letters all will take
+SMALL = 200  # pixels of a picture that is kept as it is
 FILTERS = 28
 
 
@@ -38,13 +38,14 @@ def render(explanation: Explanation) -> str:
     )
     environment.filters["shown"] = shown
     folder = files("vitrail.inspection")
-    data = json.dumps(page_data(explanation), separators=(",", ":"), allow_nan=False)
+    data = page_data(explanation)
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return environment.get_template("page.html").render(
         explanation=explanation,
-        facts=_facts(explanation),
+        facts=_facts(explanation, data),
         titles={method: plug.load(METHODS, method).TITLE for method in explanation.heat},
         # Inside a script element, "<" could end it.
-        data=data.replace("<", "\\u003c"),
+        data=text.replace("<", "\\u003c"),
         script=folder.joinpath("view.js").read_text(encoding="utf-8")
         + folder.joinpath("page.js").read_text(encoding="utf-8"),
     )
@@ -58,7 +59,7 @@ def page_data(explanation: Explanation) -> dict[str, Any]:
         for label, odds in zip(explanation.labels, explanation.probabilities, strict=True)
     ]
     data: dict[str, Any] = {
-        "picture": _jpeg(explanation.picture),
+        "picture": _reduced(explanation.picture),
         "size": [height, width],
         "window": list(explanation.window),
         "classes": classes,
@@ -77,21 +78,16 @@ def page_data(explanation: Explanation) -> dict[str, Any]:
 def _inner_data(explanation: Explanation) -> dict[str, Any]:
     """Attention, token colours and positions."""
     model = explanation.model
-    found = trace.trace(model, explanation.images)
-    layout = found.layout
-    layers = [
-        trace.attention_of(block, tokens)[0].float().cpu()
-        for block, tokens in zip(model.blocks, found.inputs, strict=True)
-    ]
-    weights = torch.stack(layers)
+    with trace.evaluating(model):
+        found = trace.trace(model, explanation.images)
     colours = [embedding.token_colours(tokens.cells[0].float().cpu()) for tokens in (*found.inputs[1:], found.output)]
     return {
         "attention": {
-            "layers": weights.shape[0],
-            "heads": weights.shape[1],
-            "rows": weights.shape[2],
+            "layers": len(model.blocks),
+            "heads": model.blocks[0].attn.heads,
+            "rows": found.output.x.shape[1],
             "prefix": _prefix_names(model),
-            **_packed_attention(weights, layout),
+            **_packed_attention(model, found),
         },
         "colours": _packed((torch.stack(colours) * 255).round().byte().numpy()),
         "positions": _positions(model),
@@ -99,21 +95,58 @@ def _inner_data(explanation: Explanation) -> dict[str, Any]:
     }
 
 
-def _packed_attention(weights: torch.Tensor, layout: Layout) -> dict[str, Any]:
-    """Attention that fits on a page: of large models in fewer shades, of larger ones also by blocks of cells."""
-    grid, pooled = layout.grid, 1
-    while True:
-        some = weights.flatten(0, 2)[::SAMPLED].numpy()
+def _packed_attention(model: Any, found: trace.Trace) -> dict[str, Any]:
+    """Attention that fits on a page: of large models in fewer shades, of larger ones also by squares of cells.
+
+    One block after the other, so that memory holds the matrices of one. What goes to prefix tokens is kept apart, and
+    cells have their own scale: a token that draws most of the attention leaves the shades to the others.
+    """
+    pooled, shades = _fitting(model, found)
+    levels, peaks, prefixes = [], [], []
+    for block, tokens in zip(model.blocks, found.inputs, strict=True):
+        weights = trace.attention_of(block, tokens)[0].float().cpu()
+        cells = _pooled(weights, found.layout, pooled)
+        levels.append(_levels(cells, shades))
+        peaks.append(cells.max(axis=-1))
+        prefixes.append(weights[..., : found.layout.prefix].numpy())
+    return {
+        "levels": _packed(np.stack(levels)),
+        "peaks": _packed(_as_shares(np.stack(peaks))),
+        "prefixes": _packed(_as_shares(np.stack(prefixes))),
+        "shades": shades,
+        "pooled": pooled,
+    }
+
+
+def _fitting(model: Any, found: trace.Trace) -> tuple[int, int]:
+    """By how many cells a side, and in how many shades, attention fits on the page: told by some of its rows."""
+    rows = torch.arange(0, found.output.x.shape[1], SAMPLED)
+    some = torch.stack(
+        [
+            trace.attention_of(block, tokens, rows.to(tokens.x.device))[0].float().cpu()
+            for block, tokens in zip(model.blocks, found.inputs, strict=True)
+        ]
+    )
+    share = len(rows) / found.output.x.shape[1]
+    for pooled in (2**power for power in range(max(found.layout.grid).bit_length())):
+        cells = _pooled(some, found.layout, pooled)
         for shades in SHADES:
-            if len(_packed(_levels(some, shades))) * SAMPLED <= BUDGET or pooled >= min(layout.grid):
-                levels = _packed(_levels(weights.numpy(), shades))
-                peaks = (weights.amax(dim=-1) * 65535).round().numpy().astype("<u2")
-                return {"levels": levels, "shades": shades, "pooled": pooled, "peaks": _packed(peaks)}
-        pooled *= 2
-        prefix, cells = weights[..., : layout.prefix], weights[..., layout.prefix :]
-        small = F.avg_pool2d(cells.reshape(-1, *grid), 2, ceil_mode=True)
-        grid = tuple(small.shape[1:])
-        weights = torch.cat([prefix, small.view(*weights.shape[:3], -1)], dim=-1)
+            if len(_packed(_levels(cells, shades))) / share <= BUDGET:
+                return pooled, shades
+    return pooled, SHADES[-1]
+
+
+def _pooled(weights: torch.Tensor, layout: Layout, side: int) -> NDArray[np.float32]:
+    """What goes to the cells, the mean over squares of so many cells a side."""
+    cells = trace.on_grid(weights, layout)
+    if side == 1:
+        return cells.flatten(-2).numpy()
+    small = F.avg_pool2d(cells.flatten(0, -3)[:, None], side, ceil_mode=True)
+    return small.view(*weights.shape[:-1], -1).numpy()
+
+
+def _as_shares(numbers: NDArray[np.float32]) -> NDArray[np.uint16]:
+    return (numbers * 65535).round().astype("<u2")
 
 
 def _prefix_names(model: Any) -> list[str]:
@@ -138,7 +171,7 @@ def _filters(model: Any) -> str | None:
         return None
     if tiles.shape[-1] != 3:
         tiles = tiles[..., :1].repeat(3, axis=-1)
-    image = np.nan_to_num(mosaic(tiles, 7), nan=1.0)
+    image = np.nan_to_num(embedding.mosaic(tiles, 7), nan=1.0)
     file = io.BytesIO()
     Image.fromarray((image * 255).round().astype(np.uint8)).save(file, "PNG")
     return _address("image/png", file.getvalue())
@@ -154,10 +187,13 @@ def _packed(array: NDArray[Any]) -> str:
     return base64.b64encode(zlib.compress(np.ascontiguousarray(array).tobytes(), 6)).decode()
 
 
-def _jpeg(picture: Pixels) -> str:
+def _reduced(picture: Pixels) -> str:
     image = Image.fromarray(picture)
     image.thumbnail((LONGEST, LONGEST))
     file = io.BytesIO()
+    if max(image.size) < SMALL:
+        image.save(file, "PNG")
+        return _address("image/png", file.getvalue())
     image.save(file, "JPEG", quality=88)
     return _address("image/jpeg", file.getvalue())
 
@@ -166,7 +202,7 @@ def _address(kind: str, content: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
-def _facts(explanation: Explanation) -> dict[str, Any]:
+def _facts(explanation: Explanation, data: dict[str, Any]) -> dict[str, Any]:
     """The numbers of the way of the data."""
     model, spec = explanation.model, explanation.model.spec
     layout = spec.layout
@@ -174,6 +210,7 @@ def _facts(explanation: Explanation) -> dict[str, Any]:
     return {
         "name": getattr(model, "name", "") or type(model).__name__,
         "attention": trace.has_attention(model),
+        "positions": data.get("positions") is not None,
         "image_size": spec.image_size,
         "channels": spec.channels,
         "grid": layout.grid,

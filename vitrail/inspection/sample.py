@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,17 +10,19 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.data.decode import Pixels, as_pixels, decode_image
 from vitrail.data.loader import Loader
+from vitrail.data.reader import Reader
 from vitrail.data.table import Table
 from vitrail.data.transform import Preprocess
+from vitrail.errors import DataError, shown
 
 BATCH = 16
+logger = logging.getLogger("vitrail")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Some pictures of a table."""
+    """Some pictures of a table, all of which can be read."""
 
     source: Table
     preprocess: Preprocess
@@ -30,19 +33,21 @@ class Sample:
     def batches(self, num: int | None = None) -> Iterator[Float[Tensor, "B C Y X"]]:
         """The pictures as a model takes them; the first `num` of them if it is told."""
         source = self.source if num is None else self.source.only(range(min(num, len(self.source))))
-        for batch in Loader(source=source, preprocess=self.preprocess, batch_size=BATCH, policy="skip").epoch():
-            if len(batch.images):
-                yield batch.images
-
-    def picture(self, index: int) -> Pixels:
-        """One picture as it is."""
-        content = self.source.content(index)
-        return (
-            decode_image(content, name=self.source.names[index]) if isinstance(content, bytes) else as_pixels(content)
-        )
+        for batch in Loader(source=source, preprocess=self.preprocess, batch_size=BATCH).epoch():
+            yield batch.images
 
 
 def spread_out(source: Table, num: int, preprocess: Preprocess) -> Sample:
-    """So many pictures, evenly over the table, in an order that mixes its classes."""
+    """So many pictures, evenly over the table, in an order that mixes its classes; damaged ones are left out."""
     rows = np.unique(np.linspace(0, len(source) - 1, min(num, len(source))).round().astype(np.int64))
-    return Sample(source.only(np.random.default_rng(0).permutation(rows)), preprocess)
+    reader = Reader(preprocess)
+    able = []
+    for row in np.random.default_rng(0).permutation(rows):
+        try:
+            reader.stored(source[int(row)])
+            able.append(row)
+        except DataError as error:
+            logger.warning("Left out: %s", shown(error.wrong))
+    if not able:
+        raise DataError("no picture could be read.", got=f"{len(rows)} that cannot.", hint="vitrail check.")
+    return Sample(source.only(able), preprocess)

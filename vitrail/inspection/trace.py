@@ -7,6 +7,7 @@ one layer at a time, so that memory holds one layer's matrices however deep the 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -43,6 +44,17 @@ def require_attention(model: Any, others: str) -> None:
         )
 
 
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """The model in evaluation mode, and afterwards in the mode that it was in."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
 def trace(model: Any, images: Float[Tensor, "B C Y X"]) -> Trace:
     """Send pictures through a model and keep the tokens before each block; gradients flow if they are wanted."""
     tokens = model.tokenize(images)
@@ -66,7 +78,8 @@ def attention(
 ) -> Iterator[Float[Tensor, "B H N N"]]:
     """The attention of every block, one after the other."""
     require_attention(model, "--method gradcam")
-    found = trace(model, images)
+    with evaluating(model):
+        found = trace(model, images)
     for block, tokens in zip(model.blocks, found.inputs, strict=True):
         yield attention_of(block, tokens, queries)
 

@@ -1,5 +1,5 @@
 "use strict";
-// A picture with a map over it, and what is needed to unpack maps. Used by the pages of `explain` and of `serve`.
+// A picture with a map over it, and what is needed to unpack maps.
 
 const VIRIDIS = [[68, 1, 84], [71, 44, 122], [59, 81, 139], [44, 113, 142], [33, 144, 141], [39, 173, 129], [92, 200, 99], [170, 220, 50], [253, 231, 37]];
 
@@ -33,9 +33,10 @@ function paint(canvas, grid, values, coloured = false, sheer = false) {
 class Overlay {
   constructor(canvas, picture, size, window) {
     Object.assign(this, { canvas, picture, window, small: document.createElement("canvas") });
-    const scale = Math.min(2, 960 / Math.max(...size));
-    canvas.width = Math.round(size[1] * scale);
-    canvas.height = Math.round(size[0] * scale);
+    const scale = 960 / Math.max(...size);
+    canvas.width = Math.max(1, Math.round(size[1] * scale));
+    canvas.height = Math.max(1, Math.round(size[0] * scale));
+    this.coarse = scale > 4; // pixels that can be seen one by one are not to be smeared
   }
 
   // Where the model's input lies on the canvas: left, top, width, height.
@@ -47,6 +48,7 @@ class Overlay {
   draw({ grid, values, coloured, strength, marked, cells }) {
     const pen = this.canvas.getContext("2d"), [left, top, width, height] = this.frame;
     pen.globalAlpha = 1;
+    pen.imageSmoothingEnabled = !this.coarse;
     pen.drawImage(this.picture, 0, 0, this.canvas.width, this.canvas.height);
     if (values) {
       paint(this.small, grid, values, coloured, true);
@@ -54,7 +56,6 @@ class Overlay {
       pen.imageSmoothingEnabled = false;
       pen.drawImage(this.small, left, top, width, height);
       pen.globalAlpha = 1;
-      pen.imageSmoothingEnabled = true;
     }
     pen.lineWidth = Math.max(1, this.canvas.width / 500);
     pen.strokeStyle = "#fff";

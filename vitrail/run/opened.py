@@ -16,8 +16,14 @@ def open_model(model: str | Path, weights: str | Path | None = None) -> Any:
     if weights is None and is_run(model):
         return load(model)
     if weights is None and Path(model).is_file():
-        name, _ = matching.matches(load_weights(model), matching.candidates(str(model)))[0]
-        return catalogue.create_model(name, weights=model).eval()
+        names = matching.names_of(str(model), load_weights(model))
+        if len(names) > 1:
+            raise WeightsError(
+                f"{model} may be of more than one model, which prepare pictures differently.",
+                got=f"the shapes of {', '.join(names)}.",
+                hint=f"{names[-1]} with --weights {model}, if it is that one.",
+            )
+        return catalogue.create_model(names[0], weights=model).eval()
     if weights is None:
         if not Path(model).is_dir():
             catalogue.spec_named(str(model))  # an unknown name is told as such

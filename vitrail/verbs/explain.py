@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from vitrail.errors import InspectionError
 from vitrail.files import replacing, write_text
+from vitrail.inspection.adopt import adopt
 from vitrail.inspection.drawn import save_figure
-from vitrail.inspection.explanation import TOP
+from vitrail.inspection.explanation import TOP, read_picture
 from vitrail.inspection.explanation import explain as explain_one
 from vitrail.run.opened import open_model
 
@@ -38,12 +39,12 @@ def explain(
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Explained]:
     """Write a page and a still picture for each image into the folder `out`."""
-    network = open_model(model, weights)
-    if not network.spec.num_classes:
-        raise InspectionError("this model has no classifier to explain.", got=f"{model}.", hint="fine-tuned weights.")
+    network = adopt(open_model(model, weights))
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise InspectionError(f"{folder} is no folder.", got="a file.", hint="another --out.")
+    for image in images:  # before anything is written
+        read_picture(image, network.preprocess)
     written: list[Explained] = []
     for image in images:
         found = explain_one(network, image, class_name=class_name, methods=methods, top=top)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import tempfile
 import time
@@ -38,6 +39,7 @@ RECIPES = "vitrail.training.recipe"
 MINUTES = 10.0  # that a run takes if no length is told
 NUM_GOLDEN = 8
 MODEL_WORD = "model."
+logger = logging.getLogger("vitrail")
 
 
 class Training(NamedTuple):
@@ -207,8 +209,10 @@ def model_maker(
 ) -> Callable[..., Any]:
     """How to make the model, by the shapes of the weights where no name is told."""
     if model is None and weights is not None:
-        loaded = load_weights(weights)
-        model = matching.matches(loaded, matching.candidates(str(weights)))[0][0]
+        model, *others = matching.names_of(str(weights), load_weights(weights))
+        if others:
+            text = "%s is taken for weights of %s. If it is of %s, which prepares pictures differently, say so by --model."
+            logger.warning(text, weights, model, " or ".join(others))
     elif model is None:
         model = plug.load(RECIPES, "scratch").suggest(source)
     asked_for = str(model)

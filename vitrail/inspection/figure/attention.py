@@ -19,7 +19,7 @@ SAYS = (
     "Attention, followed back through all blocks (rollout), and what of it spoke for the likeliest class (relevance). "
     "A good classifier looks at what makes the class, not at what happens to stand beside it."
 )
-NEEDS_PICTURES = 4
+NUM_PICTURES = 4
 METHODS = ("rollout", "relevance")
 
 
@@ -27,12 +27,12 @@ def draw(model: Any, sample: Sample | None) -> Drawn:
     """A column for each of a few pictures, cut to what the model sees."""
     require_attention(model, "vitrail explain --method gradcam")
     sample = require_sample(sample, "attention maps")
-    num = min(NEEDS_PICTURES, len(sample))
+    num = min(NUM_PICTURES, len(sample))
     figure = Figure(figsize=(1.7 * num, 1.7 * (1 + len(METHODS)) + 0.3), layout="constrained")
     axes = figure.subplots(1 + len(METHODS), num, squeeze=False)
     numbers: list[tuple[object, ...]] = []
     for column in range(num):
-        found = explain(model, sample.picture(column), methods=METHODS, top=1)
+        found = explain(model, sample.source.content(column), methods=METHODS, top=1)
         seen = model.preprocess.pixels(found.picture)
         extent = (0, seen.shape[1], seen.shape[0], 0)
         axes[0, column].set_title(

@@ -17,7 +17,6 @@ SAYS = (
     "Each point is a head: the mean distance, in pixels, between a patch and what it looks at. "
     "Some heads look far from the first block on, others stay near; deep in the model all of them look far."
 )
-NEEDS_PICTURES = 128
 
 
 def draw(model: Any, sample: Sample | None) -> Drawn:

@@ -8,6 +8,7 @@ import torch
 from matplotlib.figure import Figure
 
 from vitrail import plug
+from vitrail.errors import InspectionError
 from vitrail.inspection.drawn import Drawn, require_sample
 from vitrail.inspection.explanation import METHODS
 from vitrail.inspection.faithfulness import NUM_STEPS, Curves, judged
@@ -20,13 +21,13 @@ SAYS = (
     "The faster the class's probability rises, or falls, the more the map is to be trusted; chance and edges know "
     "nothing of the model."
 )
-NEEDS_PICTURES = 24
+NUM_PICTURES = 24
 
 
 def draw(model: Any, sample: Sample | None) -> Drawn:
     """The mean curves of every map, with the areas below them."""
     sample = require_sample(sample, "faithfulness")
-    found = collect(model, sample, NEEDS_PICTURES)
+    found = collect(model, sample, NUM_PICTURES)
     figure = Figure(figsize=(9.0, 3.8), layout="constrained")
     shares = [step / NUM_STEPS for step in range(NUM_STEPS + 1)]
     rows: list[tuple[object, ...]] = []
@@ -46,6 +47,8 @@ def draw(model: Any, sample: Sample | None) -> Drawn:
 
 def collect(model: Any, sample: Sample, num: int) -> dict[str, list[Curves]]:
     """The curves of every map for the likeliest class of each picture."""
+    if not model.spec.num_classes:
+        raise InspectionError("this model has no classifier.", got="no classes.", hint="fine-tuned weights.")
     able = [
         name for name in plug.entries(METHODS) if has_attention(model) or not plug.load(METHODS, name).NEEDS_ATTENTION
     ]

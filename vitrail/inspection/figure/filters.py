@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from vitrail.inspection.drawn import Drawn, mosaic
-from vitrail.inspection.embedding import filters
+from vitrail.inspection.drawn import Drawn
+from vitrail.inspection.embedding import filters, mosaic
 from vitrail.inspection.sample import Sample
 
 TITLE = "Filters of the patch embedding"
@@ -16,7 +16,6 @@ SAYS = (
     "The principal components of the matrix that turns a patch into a token, as colours. "
     "A trained model has learned waves and colours that describe well what is in a patch; an untrained one shows noise."
 )
-NEEDS_PICTURES = 0
 COLUMNS = 7
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from vitrail.inspection.drawn import Drawn, mosaic
-from vitrail.inspection.embedding import position_similarity
+from vitrail.inspection.drawn import Drawn
+from vitrail.inspection.embedding import mosaic, position_similarity
 from vitrail.inspection.sample import Sample
 
 TITLE = "Similarity of positions"
@@ -16,7 +16,6 @@ SAYS = (
     "Each tile belongs to one patch and shows the cosine between its position and every other. "
     "Closer patches have more alike positions, and rows and columns appear, although nobody told the model of the grid."
 )
-NEEDS_PICTURES = 0
 MOST = 14  # tiles a side
 
 

@@ -16,7 +16,7 @@ SAYS = (
     "How much the feature in the middle changes with each pixel, after each part of the model. "
     "Convolutions widen their view step by step; attention may see the whole picture from the first block on."
 )
-NEEDS_PICTURES = 16
+NUM_PICTURES = 16
 MOST = 5  # maps
 
 
@@ -25,10 +25,11 @@ def draw(model: Any, sample: Sample | None) -> Drawn:
     sample = require_sample(sample, "receptive fields")
     totals: dict[str, torch.Tensor] = {}
     num = 0
-    for images in sample.batches(NEEDS_PICTURES):
-        for name, field in receptive_fields(model, images[:4]):
-            totals[name] = totals.get(name, torch.zeros_like(field)) + field.detach()
-        num += 1
+    for images in sample.batches(NUM_PICTURES):
+        for part in torch.split(images, 4):  # every part of the model keeps its activations
+            for name, field in receptive_fields(model, part):
+                totals[name] = totals.get(name, torch.zeros_like(field)) + field.detach() * len(part)
+            num += len(part)
     fields = {name: total / num for name, total in totals.items()}
     radii = {name: radius(field) for name, field in fields.items()}
     names = list(fields)
