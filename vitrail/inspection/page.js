@@ -11,7 +11,7 @@ async function begin() {
   for (const [method, map] of Object.entries(data.maps)) maps[method] = await unpack(map.levels);
   const levels = attention && (await unpack(attention.levels)), peaks = attention && (await unpack(attention.peaks, Uint16Array)), prefixes = attention && (await unpack(attention.prefixes, Uint16Array));
   const colours = data.colours && (await unpack(data.colours));
-  const positions = data.positions && (await unpack(data.positions));
+  const positions = data.positions && (await unpack(data.positions.levels));
   const picture = new Image();
   picture.src = data.picture;
   await picture.decode();
@@ -35,8 +35,21 @@ async function begin() {
       const row = rowOf(layer, each, token), peak = peaks[row] / 65535;
       for (let place = 0; place < width; place++) total[place] += (levels[row * width + place] / attention.shades) ** 2 * peak;
     }
-    const largest = Math.max(1e-12, ...total), cells = new Float32Array(rows * columns);
-    return cells.map((_, cell) => total[Math.floor(Math.floor(cell / columns) / pooled) * small[1] + Math.floor((cell % columns) / pooled)] / largest);
+    const largest = Math.max(1e-12, ...total);
+    return widened(total, pooled).map((value) => value / largest);
+  }
+
+  // Numbers of squares of cells as numbers of cells.
+  function widened(values, side) {
+    const width = Math.ceil(columns / side);
+    return new Float32Array(rows * columns).map((_, cell) => values[Math.floor(Math.floor(cell / columns) / side) * width + Math.floor((cell % columns) / side)]);
+  }
+
+  // How alike the position of a cell is to all others: 1 is the same, 0 the least alike.
+  function likeness(cell) {
+    const side = data.positions.pooled, width = Math.ceil(rows / side) * Math.ceil(columns / side);
+    const row = positions.subarray(cell * width, (cell + 1) * width), low = Math.min(...row);
+    return widened(row, side).map((level) => (level - low) / Math.max(1, 255 - low));
   }
 
   // What share of a token's attention goes to each prefix token.
@@ -46,12 +59,7 @@ async function begin() {
   function shownMap() {
     if (now.view === "attention") return { grid: data.grid, values: looks(now.layer, now.head, now.token) };
     if (now.view === "colours") return { grid: data.grid, values: colours.subarray(now.layer * rows * columns * 3, (now.layer + 1) * rows * columns * 3), coloured: true };
-    if (now.view === "positions") {
-      const cell = Math.max(0, now.token - prefix), all = rows * columns;
-      const row = Float32Array.from(positions.subarray(cell * all, (cell + 1) * all), (level) => level / 255);
-      const low = Math.min(...row);
-      return { grid: data.grid, values: row.map((value) => (value - low) / Math.max(1e-6, 1 - low)) };
-    }
+    if (now.view === "positions") return { grid: data.grid, values: likeness(Math.max(0, now.token - prefix)) };
     const all = rows * columns, map = maps[now.view].subarray(now.choice * all, (now.choice + 1) * all);
     return { grid: data.grid, values: Float32Array.from(map, (level) => (level / 255) ** 2) };
   }
@@ -188,11 +196,7 @@ async function begin() {
   if (pooled > 1) byId("coarse").textContent = ` For the size of this page, what is looked at is told by squares of ${pooled} x ${pooled} patches.`;
   if (colours) paint(byId("embedded"), data.grid, colours.subarray(0, rows * columns * 3), true);
   if (data.filters) byId("filters").src = data.filters;
-  if (positions) {
-    const cell = middle - prefix, all = rows * columns, row = Float32Array.from(positions.subarray(cell * all, (cell + 1) * all), (level) => level / 255);
-    const low = Math.min(...row);
-    paint(byId("position"), data.grid, row.map((value) => (value - low) / Math.max(1e-6, 1 - low)));
-  }
+  if (positions) paint(byId("position"), data.grid, likeness(middle - prefix));
   draw();
   document.documentElement.dataset.ready = "yes";
 }

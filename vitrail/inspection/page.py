@@ -27,6 +27,7 @@ LONGEST = 960  # pixels of the picture's longer side
 BUDGET = 2_300_000  # letters of attention
 SHADES = (255, 63, 31, 15)
 SAMPLED = 16  # every so manieth row tells how many letters all will take
+POSITIONS = 340_000  # numbers of how alike positions are
 SMALL = 200  # pixels of a picture that is kept as it is
 FILTERS = 28
 
@@ -155,12 +156,18 @@ def _prefix_names(model: Any) -> list[str]:
     return [*names, *(f"register {number}" for number in range(1, spec.registers + 1))]
 
 
-def _positions(model: Any) -> str | None:
+def _positions(model: Any) -> dict[str, Any] | None:
+    """How alike positions are; of large grids by squares of cells."""
     try:
-        similarity = embedding.position_similarity(model)
+        similarity = embedding.position_similarity(model).flatten(0, 1)
     except InspectionError:
         return None
-    return _packed(((similarity + 1) / 2 * 255).round().byte().flatten().numpy())
+    layout = Layout(model.spec.layout.grid)
+    for pooled in (1, 2, 4, 8, 16):
+        rows = _pooled(similarity.flatten(1), layout, pooled)
+        if rows.size <= POSITIONS:
+            break
+    return {"levels": _packed(((rows + 1) / 2 * 255).round().astype(np.uint8)), "pooled": pooled}
 
 
 def _filters(model: Any) -> str | None:

@@ -211,7 +211,7 @@ def model_maker(
     if model is None and weights is not None:
         model, *others = matching.names_of(str(weights), load_weights(weights))
         if others:
-            text = "%s is taken for weights of %s. If it is of %s, which prepares pictures differently, say so by --model."
+            text = "%s is taken for weights of %s; if it is of %s, which prepares pictures differently, say --model."
             logger.warning(text, weights, model, " or ".join(others))
     elif model is None:
         model = plug.load(RECIPES, "scratch").suggest(source)
