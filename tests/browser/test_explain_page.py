@@ -124,7 +124,9 @@ def test_blocks_heads_views_and_classes_switch(chromium: Browser, pages: dict[st
         seen.add(now)
     page.get_by_role("button", name="Play the blocks").click()
     page.locator("#said", has_text=re.compile("^Block 1 ")).wait_for()
-    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("button", name="Rollout").click()
+    page.get_by_role("button", name="Play the blocks").wait_for()
+    assert "multiplied through all blocks" in page.inner_text("#said"), "who chooses a view without blocks keeps it"
     assert said == []
     page.close()
 

@@ -315,12 +315,22 @@ def test_bad_pictures_and_classes(tmp_path: Path) -> None:
     with pytest.raises(InspectionError, match="cannot be read"):
         explain(model, tmp_path / "nowhere.jpg")
     with pytest.raises(UnknownNameError, match="class 99"):
-        explain(model, tmp_path / "whole.jpg", class_name="class 99")
+        explain(model, tmp_path / "whole.jpg", classes="class 99")
     model.labels = tuple("abcdefghij")
-    assert explain(model, tmp_path / "whole.jpg", class_name="C").labels == ("c",)
+    likeliest = explain(model, tmp_path / "whole.jpg", top=1).labels[0]
+    found = explain(model, tmp_path / "whole.jpg", classes=["C", 4, likeliest.upper()])
+    assert found.labels == tuple(dict.fromkeys(["c", "e", likeliest]))
+    assert found.heat["relevance"].shape[0] == len(found.labels)
     model.labels = tuple("1234567890")
-    assert explain(model, tmp_path / "whole.jpg", class_name="1").classes == (0,)
-    assert explain(model, tmp_path / "whole.jpg", class_name=1).classes == (1,)
+    assert explain(model, tmp_path / "whole.jpg", classes="1").classes[0] == 0
+    assert explain(model, tmp_path / "whole.jpg", classes=1).classes[0] == 1
+    with pytest.raises(UnknownNameError, match="numbers from 0 to 9"):
+        explain(model, tmp_path / "whole.jpg", classes=10)
+    model.labels = ("Pembroke Welsh Corgi", "Cardigan Welsh Corgi", "corn", *"defghij")
+    with pytest.raises(UnknownNameError, match="Try Pembroke Welsh Corgi, Cardigan Welsh Corgi"):
+        explain(model, tmp_path / "whole.jpg", classes="corgi")
+    with pytest.raises(InspectionError, match="this is no picture"):
+        explain(model, [tmp_path / "whole.jpg"])
 
 
 def test_principal_components_are_those_of_the_covariance() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,9 @@ def test_what_speaks_for_the_dog_lies_on_the_dog(name: str, data_dir: Path, deit
 
 def test_the_verb_writes_a_page_and_a_still_picture(data_dir: Path, deit_tiny: Path, tmp_path: Path) -> None:
     photo = data_dir / "photos" / "dog1.jpg"
-    files = explain_files(deit_tiny, [photo, photo], out=tmp_path / "out", top=1)
+    (tmp_path / "folder").mkdir()
+    shutil.copy(photo, tmp_path / "folder")
+    files = explain_files(deit_tiny, [photo, tmp_path / "folder"], out=tmp_path / "out", top=1)
     assert [path.name for each in files for path in (each.page, each.still)] == [
         *("dog1.explained.html", "dog1.explained.png"),
         *("dog1-2.explained.html", "dog1-2.explained.png"),

@@ -40,6 +40,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(random.integers(0, 256, (9, 9, 3), dtype=np.uint8)).resize((96, 80)).save(path)
     Image.fromarray(random.integers(0, 256, (9, 9, 3), dtype=np.uint8)).resize((320, 240)).save(folder / "dog.jpg")
+    (folder / "empty").mkdir()
     (folder / "cut.jpg").write_bytes((folder / "dog.jpg").read_bytes()[:2000])
     return folder
 
@@ -198,13 +199,15 @@ def test_no_torch_for_help(workplace: Path) -> None:
         (["convert", "model.safetensors", "--to", "hf", "--out", "x", "--image-size", "big"], "such as 160x288"),
         (["convert", "x" * 300 + ".bin", "--to", "hf", "--out", "x"], "File name too long"),
         (["explain", "model.safetensors", "dog.jpg"], "may be of more than one model"),
-        (["explain", DEIT, "nowhere.jpg", *WEIGHTS], "InspectionError: nowhere.jpg cannot be read"),
+        (["explain", DEIT, "nowhere.jpg", *WEIGHTS], "DataError: nowhere.jpg cannot be read"),
         (["explain", DEIT, "cut.jpg", *WEIGHTS], "DataError: cut.jpg"),
-        (["explain", DEIT, "photos", *WEIGHTS], "DataError: photos is no plain file"),
+        (["explain", DEIT, "empty", *WEIGHTS], "DataError: there are no pictures in empty"),
         (["explain", DEIT, "dog.jpg", "--class", "dragon", *WEIGHTS], "UnknownNameError: no class has this name"),
         (["explain", DEIT, "dog.jpg", "--method", "magic", *WEIGHTS], "UnknownNameError: no method has this name"),
         (["explain", DEIT, "dog.jpg", "--out", "cut.jpg", *WEIGHTS], "InspectionError: cut.jpg is no folder"),
         (["explain", "B_16", "dog.jpg"], "WeightsError: B_16 has no weights by itself"),
+        (["explain", "runs/nothing", "dog.jpg"], "WeightsError: there is nothing at runs/nothing"),
+        (["explain", DEIT, "*.gif", *WEIGHTS], "DataError: no file is called like *.gif"),
         (["explain", "dog.jpg", "dog.jpg"], "WeightsError: dog.jpg"),
         (["figures", DEIT, "--only", "magic", *WEIGHTS], "UnknownNameError: no figure has this name"),
         (["figures", DEIT, "--only", "distance", *WEIGHTS], "cannot be seen without pictures"),

@@ -20,11 +20,14 @@ WeightsOption = Annotated[
 
 def command(
     model: ModelArgument,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Pictures, one page each.")],
+    images: Annotated[
+        list[str], typer.Argument(metavar="IMAGE...", help="Pictures, folders or zips of them; one page a picture.")
+    ],
     weights: WeightsOption = None,
     out: Annotated[Path, typer.Option(help="The folder of the pages.")] = Path("explained"),
-    class_name: Annotated[
-        str | None, typer.Option("--class", help="A class by name or number; the likeliest ones if not given.")
+    classes: Annotated[
+        list[str] | None,
+        typer.Option("--class", help="A class by name or number, as often as wanted; the likeliest if not given."),
     ] = None,
     method: Annotated[
         list[str] | None, typer.Option(help="rollout, relevance or gradcam, as often as wanted; all if not given.")
@@ -38,7 +41,7 @@ def command(
 
     with progress_bar("Explaining", quiet=quiet) as progress:
         written = explain(
-            model, images, weights=weights, out=out, class_name=class_name, methods=method, top=top, progress=progress
+            model, images, weights=weights, out=out, classes=classes, methods=method, top=top, progress=progress
         )
     if as_json:
         files = [str(path) for each in written for path in (each.page, each.still)]

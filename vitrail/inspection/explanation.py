@@ -19,7 +19,7 @@ from vitrail import plug
 from vitrail.data.decode import Pixels, as_pixels, decode_image, orientation_of, read_file, to_rgb, upright
 from vitrail.data.labels import NUM_IMAGENET, imagenet_classes
 from vitrail.data.transform import Preprocess
-from vitrail.errors import InspectionError, unknown_name
+from vitrail.errors import InspectionError, UnknownNameError, unknown_name
 from vitrail.inspection import trace
 from vitrail.inspection.adopt import adopt
 
@@ -68,14 +68,14 @@ def explain(
     model: Any,
     image: Picture,
     *,
-    class_name: str | int | None = None,
+    classes: Sequence[str | int] | str | int | None = None,
     methods: Sequence[str] | None = None,
     top: int = TOP,
 ) -> Explanation:
     """Explain what a model says to a picture: a file, its bytes, a PIL image or an array of pixels.
 
-    `model` is Vitrail's, timm's or transformers'. Without a class the `top` likeliest ones are explained. `methods` are
-    names of maps, by default all that the model has what they need for.
+    `model` is Vitrail's, timm's or transformers'. `classes`, by name or number, are explained, and the likeliest one;
+    without them the `top` likeliest. `methods` are names of maps, by default all that the model has what they need for.
     """
     model = adopt(model)
     if not model.spec.num_classes:
@@ -91,10 +91,9 @@ def explain(
         odds = logits.sigmoid() if getattr(model, "several", False) else logits.softmax(dim=0)
         if not bool(odds.isfinite().all()):
             raise InspectionError("the model's outputs are not finite.", got="NaN or infinity.", hint="other weights.")
-        if class_name is None:
-            numbers = odds.topk(min(top, len(odds))).indices.tolist()
-        else:
-            numbers = [class_number(class_name, labels)]
+        asked = [classes] if isinstance(classes, str | int) else list(classes or ())
+        likeliest = odds.topk(1 if asked else min(top, len(odds))).indices.tolist()
+        numbers = list(dict.fromkeys([*(class_number(each, labels) for each in asked), *likeliest]))
         heat = {
             method: plug.load(METHODS, method).heat(model, images, numbers).float().cpu().numpy() for method in chosen
         }
@@ -125,6 +124,10 @@ def read_picture(image: Picture, preprocess: Preprocess) -> tuple[str, Pixels, P
         return Path(image).name, shown, preprocess.decode(content, name=str(image))
     if isinstance(image, bytes):
         return "picture", decode_image(image, background=background), preprocess.decode(image)
+    if not isinstance(image, Image.Image | np.ndarray):
+        raise InspectionError(
+            "this is no picture.", got=f"a {type(image).__name__}.", hint="one path, PIL image or array at a time."
+        )
     if isinstance(image, Image.Image):
         shown = np.array(upright(to_rgb(image, background), orientation_of(image)))
     else:
@@ -153,8 +156,15 @@ def class_number(told: str | int, labels: Sequence[str]) -> int:
     wanted = str(told).casefold()
     if not isinstance(told, int) and wanted in folded:  # folders may be named by numbers
         return folded.index(wanted)
-    if str(told).isdecimal() and int(told) < len(labels):
-        return int(told)
+    if str(told).isdecimal():
+        if int(told) < len(labels):
+            return int(told)
+        raise UnknownNameError(
+            "no class has this number.", got=f"{told}.", hint=f"numbers from 0 to {len(labels) - 1}."
+        )
+    with_word = [label for label, low in zip(labels, folded, strict=True) if wanted and wanted in low]
+    if with_word:
+        raise UnknownNameError("no class has this name.", got=f"{told!r}.", hint=f"{', '.join(with_word[:5])}.")
     raise unknown_name("class", str(told), labels)
 
 

@@ -59,11 +59,12 @@ async function begin() {
   function shownMap() {
     if (now.view === "attention") return { grid: data.grid, values: looks(now.layer, now.head, now.token) };
     if (now.view === "colours") return { grid: data.grid, values: colours.subarray(now.layer * rows * columns * 3, (now.layer + 1) * rows * columns * 3), coloured: true };
-    if (now.view === "positions") return { grid: data.grid, values: likeness(Math.max(0, now.token - prefix)) };
+    if (now.view === "positions") return { grid: data.grid, values: likeness(chosenCell()) };
     const all = rows * columns, map = maps[now.view].subarray(now.choice * all, (now.choice + 1) * all);
     return { grid: data.grid, values: Float32Array.from(map, (level) => (level / 255) ** 2) };
   }
 
+  const chosenCell = () => (now.token < prefix ? middle : now.token) - prefix; // positions are those of cells
   const tokenName = (token) => (token < prefix ? attention.prefix[token] : `the patch in row ${Math.floor((token - prefix) / columns) + 1}, column ${((token - prefix) % columns) + 1}`);
 
   function said() {
@@ -75,14 +76,14 @@ async function begin() {
       return `${place}, ${now.head < 0 ? "all heads on average" : `head ${now.head + 1} of ${attention.heads}`}. ${capital(tokenName(now.token))} looks ${parts.join(", ")}.`;
     }
     if (now.view === "colours") return `${place}. Tokens of like colour are alike after it (their three principal components).`;
-    if (now.view === "positions") return `How alike the position of ${tokenName(Math.max(prefix, now.token))} is to all others.`;
+    if (now.view === "positions") return `How alike the position of ${tokenName(prefix + chosenCell())} is to all others.`;
     const choice = data.classes[now.choice];
     return `${data.maps[now.view].says} ${choice.name}: ${percent(choice.probability)}.`;
   }
 
   function draw() {
-    const withToken = now.view === "attention" || now.view === "positions";
-    overlay.draw({ ...shownMap(), strength: now.strength, marked: withToken && now.token >= prefix ? now.token - prefix : null, cells: data.grid });
+    const marked = now.view === "positions" || (now.view === "attention" && now.token >= prefix) ? chosenCell() : null;
+    overlay.draw({ ...shownMap(), strength: now.strength, marked, cells: data.grid });
     byId("said").textContent = said();
     for (const button of document.querySelectorAll("[data-view]")) button.setAttribute("aria-pressed", button.dataset.view === now.view);
     for (const button of document.querySelectorAll("[data-choice]")) button.setAttribute("aria-pressed", Number(button.dataset.choice) === now.choice);
@@ -95,6 +96,7 @@ async function begin() {
     byId("head-said").textContent = now.head < 0 ? "all" : now.head + 1;
     strip("layers", attention.layers, (layer) => [data.grid, looks(layer, now.head, now.token)], (layer) => layer === now.layer);
     strip("heads", attention.heads, (head) => [data.grid, looks(now.layer, head, now.token)], (head) => head === now.head);
+    byId("whose").textContent = tokenName(now.token);
     byId("play").textContent = playing ? "Stop" : "Play the blocks";
   }
 
@@ -121,12 +123,18 @@ async function begin() {
     const fits = { layer: ["attention", "colours"], head: ["attention"], token: ["attention", "positions"] };
     for (const [key, kinds] of Object.entries(fits)) if (key in change && !kinds.includes(now.view)) now.view = "attention";
     if ("choice" in change && maps[now.view] === undefined) now.view = maps.relevance ? "relevance" : Object.keys(maps)[0];
+    if (playing && !fits.layer.includes(now.view)) stop();
     draw();
   }
 
-  function play(on) {
+  function stop() {
     clearInterval(playing);
-    playing = on ? setInterval(() => choose({ layer: (now.layer + 1) % attention.layers }), 700) : null;
+    playing = null;
+  }
+
+  function play(on) {
+    stop();
+    if (on) playing = setInterval(() => choose({ layer: (now.layer + 1) % attention.layers }), 700);
     draw();
   }
 
@@ -168,7 +176,7 @@ async function begin() {
   const keys = {
     ArrowUp: () => move(-1, 0), ArrowDown: () => move(1, 0), ArrowLeft: () => move(0, -1), ArrowRight: () => move(0, 1),
     ",": () => choose({ layer: step(now.layer, -1, attention.layers) }), ".": () => choose({ layer: step(now.layer, 1, attention.layers) }),
-    Escape: () => choose({ token: prefix ? 0 : middle, pinned: false }),
+    Escape: () => now.pinned && choose({ token: prefix ? 0 : middle, pinned: false }),
     h: () => choose({ head: step(now.head + 1, 1, attention.heads + 1) - 1 }), H: () => choose({ head: step(now.head + 1, -1, attention.heads + 1) - 1 }),
     c: () => prefix && choose({ token: 0, pinned: true }), " ": () => play(!playing),
   };

@@ -38,11 +38,14 @@ class Sample:
 
 
 def spread_out(source: Table, num: int, preprocess: Preprocess) -> Sample:
-    """So many pictures, evenly over the table, in an order that mixes its classes; damaged ones are left out."""
+    """So many pictures, evenly over the table, its classes by turns; damaged ones are left out."""
     rows = np.unique(np.linspace(0, len(source) - 1, min(num, len(source))).round().astype(np.int64))
+    rows = np.random.default_rng(0).permutation(rows)
+    labels = np.asarray(source.labels)[rows] if source.starts is None else np.zeros(len(rows), dtype=np.int64)
+    turn = np.array([np.count_nonzero(labels[:place] == label) for place, label in enumerate(labels)])
     reader = Reader(preprocess)
     able = []
-    for row in np.random.default_rng(0).permutation(rows):
+    for row in rows[np.argsort(turn, kind="stable")]:
         try:
             reader.stored(source[int(row)])
             able.append(row)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from vitrail import catalogue, matching
-from vitrail.errors import WeightsError
+from vitrail.errors import UnknownNameError, WeightsError
 from vitrail.run.artefact import is_run, load
 from vitrail.weights.source import load_weights
 
@@ -26,7 +27,12 @@ def open_model(model: str | Path, weights: str | Path | None = None) -> Any:
         return catalogue.create_model(names[0], weights=model).eval()
     if weights is None:
         if not Path(model).is_dir():
-            catalogue.spec_named(str(model))  # an unknown name is told as such
+            try:
+                catalogue.spec_named(str(model))  # an unknown name is told as such
+            except UnknownNameError:
+                if os.sep not in str(model):
+                    raise
+                raise WeightsError(f"there is nothing at {model}.", got="a path that leads nowhere.") from None
         raise WeightsError(
             f"{model} has no weights by itself.", got="no --weights.", hint="--weights FILE, or the directory of a run."
         )

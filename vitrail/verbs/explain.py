@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from vitrail.data.pictures import find_pictures
 from vitrail.errors import InspectionError
 from vitrail.files import replacing, write_text
 from vitrail.inspection.adopt import adopt
 from vitrail.inspection.drawn import save_figure
-from vitrail.inspection.explanation import TOP, read_picture
+from vitrail.inspection.explanation import TOP
 from vitrail.inspection.explanation import explain as explain_one
 from vitrail.run.opened import open_model
 
@@ -33,31 +36,36 @@ def explain(
     *,
     weights: str | Path | None = None,
     out: str | Path = "explained",
-    class_name: str | int | None = None,
+    classes: Sequence[str | int] | None = None,
     methods: Sequence[str] | None = None,
     top: int = TOP,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Explained]:
-    """Write a page and a still picture for each image into the folder `out`."""
+    """Write a page and a still picture for each image into the folder `out`.
+
+    `images` are files, folders, zips or patterns. The rest is told by `vitrail.explain`.
+    """
     network = adopt(open_model(model, weights))
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise InspectionError(f"{folder} is no folder.", got="a file.", hint="another --out.")
-    for image in images:  # before anything is written
-        read_picture(image, network.preprocess)
+    pictures = list(find_pictures([os.fspath(image) for image in images]))
+    for picture in pictures:  # what is wrong with any is told before anything is written
+        network.preprocess.decode(picture.content(), name=picture.name)
     written: list[Explained] = []
-    for image in images:
-        found = explain_one(network, image, class_name=class_name, methods=methods, top=top)
+    for picture in pictures:
+        found = explain_one(network, picture.content(), classes=classes, methods=methods, top=top)
+        found = replace(found, name=Path(picture.name).name)
         folder.mkdir(parents=True, exist_ok=True)
-        page = _free_name(folder, Path(image).stem, {each.page for each in written})
+        page = _free_name(folder, Path(picture.name).stem, {each.page for each in written})
         still = page.with_suffix(".png")
         write_text(found.page(), page, InspectionError)
         with replacing(still, InspectionError) as part:
             save_figure(found.figure(), part, "png", DOTS)
-        classes = tuple(zip(found.labels, found.probabilities, strict=True))
-        written.append(Explained(str(image), page, still, classes))
+        told = tuple(zip(found.labels, found.probabilities, strict=True))
+        written.append(Explained(picture.name, page, still, told))
         if progress is not None:
-            progress(len(written), len(images))
+            progress(len(written), len(pictures))
     return written
 
 

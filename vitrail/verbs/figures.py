@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from vitrail.data.find import open_data
+from vitrail.data.pictures import as_table, find_pictures
 from vitrail.data.table import Table
 from vitrail.errors import DataError, InspectionError
 from vitrail.inspection.figures import write_figures
@@ -33,10 +35,22 @@ def figures(
         raise InspectionError(f"{folder} is no folder.", got="a file.", hint="another --out.")
     sample = None
     if data is not None:
-        source = open_data(data, data_dir=data_dir)
-        split = next((name for name in ("test", "val") if name in source.split_names), None)
-        source = source if split is None else source.split(split)
-        if not isinstance(source, Table):
-            raise DataError("figures need pictures in any order.", got="shards.", hint="a folder, zip or table.")
-        sample = spread_out(source, num_pictures, network.preprocess)
+        sample = spread_out(_pictures(data, data_dir), num_pictures, network.preprocess)
     return write_figures(network, sample, folder, names=names, progress=progress)
+
+
+def _pictures(data: str | Path, data_dir: str | Path | None) -> Table:
+    """Pictures with labels, or without: a file, a folder that has no class folders."""
+    try:
+        source = open_data(data, data_dir=data_dir)
+    except DataError:
+        try:
+            return as_table(list(find_pictures([os.fspath(data)])), str(data))
+        except DataError:
+            pass
+        raise
+    split = next((name for name in ("test", "val") if name in source.split_names), None)
+    source = source if split is None else source.split(split)
+    if not isinstance(source, Table):
+        raise DataError("figures need pictures in any order.", got="shards.", hint="a folder, zip or table.")
+    return source

@@ -30,7 +30,7 @@ def open_source(word: str) -> Table:
         archive = zipfile.ZipFile(path)  # stays open: threads may read from it side by side
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
         raise DataError(f"{path} is no whole zip.", got=brief(error), hint="a new copy.") from None
-    infos, aside = _members(archive)
+    infos, aside = members(archive)
     places, more = arrange(list(infos), str(path), aside)
     classes, labels = numbered([place.label for place in places])
     names = [place.name for place in places]
@@ -46,14 +46,14 @@ def open_source(word: str) -> Table:
         classes=classes,
         labels=labels,
         splits=np.array([place.split for place in places], dtype=np.int8),
-        content=lambda index: _read(archive, infos[names[index]]),
+        content=lambda index: read_member(archive, infos[names[index]]),
         stamp=stamp,
         aside=(*aside, *more),
         root=path,
     )
 
 
-def _members(archive: zipfile.ZipFile) -> tuple[dict[str, zipfile.ZipInfo], list[Finding]]:
+def members(archive: zipfile.ZipFile) -> tuple[dict[str, zipfile.ZipInfo], list[Finding]]:
     """The members that are called like pictures, and what else is worth a word."""
     infos, aside = {}, []
     for info in archive.infolist():
@@ -73,7 +73,8 @@ def _members(archive: zipfile.ZipFile) -> tuple[dict[str, zipfile.ZipInfo], list
     return infos, aside
 
 
-def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """The bytes of a member, unless it is a bomb or damaged."""
     name = info.filename
     if info.flag_bits & ENCRYPTED:
         raise DataError(f"{name} is encrypted.", got="a zip with a password.", hint="one without.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from textwrap import shorten
+from textwrap import fill, shorten
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -36,7 +36,9 @@ def draw(model: Any, sample: Sample | None) -> Drawn:
         seen = model.preprocess.pixels(found.picture)
         extent = (0, seen.shape[1], seen.shape[0], 0)
         axes[0, column].set_title(
-            f"{shorten(shown(found.labels[0]), 18)}\n{found.probabilities[0]:.0%}", fontsize=8, parse_math=False
+            f"{fill(shorten(shown(found.labels[0]), 44), 22)}\n{found.probabilities[0]:.0%}",
+            fontsize=8,
+            parse_math=False,
         )
         for axis in axes[:, column]:
             axis.imshow(seen, extent=extent)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from vitrail.inspection.distance import reach
 from vitrail.inspection.drawn import Drawn, require_sample
@@ -15,7 +16,8 @@ from vitrail.inspection.trace import require_attention
 TITLE = "Attention distance over depth"
 SAYS = (
     "Each point is a head: the mean distance, in pixels, between a patch and what it looks at. "
-    "Some heads look far from the first block on, others stay near; deep in the model all of them look far."
+    "In large trained models some heads look far from the first block on, others stay near, and in the last blocks all "
+    "look far."
 )
 
 
@@ -32,7 +34,8 @@ def draw(model: Any, sample: Sample | None) -> Drawn:
         for head in range(values.shape[1]):
             axis.plot(blocks, values[:, head], "o", markersize=4, alpha=0.75, color=f"C{head % 10}")
         axis.plot(blocks, values.mean(dim=1), "-", color="0.5", linewidth=1)
-        axis.set(xlabel="block", ylabel=name, ylim=(0, None))
+        axis.set(xlabel="block", ylabel=name, ylim=(0, 1.08 * float(values.max()) or 1.0))
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.grid(alpha=0.3)
     numbers = [
         (block + 1, head + 1, f"{found.distance[block, head]:.3f}", f"{found.entropy[block, head]:.4f}", len(sample))

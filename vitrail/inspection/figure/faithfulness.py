@@ -19,7 +19,7 @@ TITLE = "Faithfulness of the maps"
 SAYS = (
     "Patches are shown to the model (insertion), or taken from it (deletion), in the order that a map calls important. "
     "The faster the class's probability rises, or falls, the more the map is to be trusted; chance and edges know "
-    "nothing of the model."
+    "nothing of the model. A few pictures tell little: the number stands above the areas."
 )
 NUM_PICTURES = 24
 
@@ -39,7 +39,7 @@ def draw(model: Any, sample: Sample | None) -> Drawn:
             axis.plot(shares, mean, style, label=f"{name}: {area:.3f}")
             rows.append((kind, name, f"{area:.4f}", len(curves)))
         axis.set(xlabel=f"share of patches, {kind}", ylim=(0, None))
-        axis.legend(fontsize=8, title="area")
+        axis.legend(fontsize=8, title=f"area, {len(curves)} pictures")
         axis.grid(alpha=0.3)
     figure.axes[0].set_ylabel("mean probability of the class")
     return Drawn(figure, ("curve", "map", "area", "pictures"), rows)

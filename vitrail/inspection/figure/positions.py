@@ -14,7 +14,8 @@ from vitrail.inspection.sample import Sample
 TITLE = "Similarity of positions"
 SAYS = (
     "Each tile belongs to one patch and shows the cosine between its position and every other. "
-    "Closer patches have more alike positions, and rows and columns appear, although nobody told the model of the grid."
+    "In large trained models closer patches have more alike positions, and rows and columns appear, although nobody "
+    "told the model of the grid."
 )
 MOST = 14  # tiles a side
 

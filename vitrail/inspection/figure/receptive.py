@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from vitrail.inspection.drawn import Drawn, require_sample
 from vitrail.inspection.receptive import radius, receptive_fields
@@ -45,6 +46,7 @@ def draw(model: Any, sample: Sample | None) -> Drawn:
         axis.set(xticks=[], yticks=[])
         axis.spines[:].set_visible(False)
     axes[-1].plot(range(len(names)), list(radii.values()), "o-", markersize=3)
-    axes[-1].set(xlabel="depth", ylabel="mean distance (pixels)", ylim=(0, None))
+    axes[-1].set(xlabel="depth", ylabel="mean distance (pixels)", ylim=(0, 1.08 * max(radii.values())))
+    axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[-1].grid(alpha=0.3)
     return Drawn(figure, ("part", "mean_distance_pixels"), [(name, f"{value:.2f}") for name, value in radii.items()])

@@ -1,0 +1,79 @@
+"""Pictures from whatever a user names: files, folders, patterns, zips, a pipe; none is read before it is asked for."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.contract.small_pictures import encoded, write_folder
+from vitrail.data.pictures import as_table, find_pictures
+from vitrail.errors import DataError
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Nine pictures in three folders, a text and a hidden file among them, and a zip of two."""
+    write_folder(tmp_path / "folder", 9)
+    (tmp_path / "folder" / "a" / "notes.txt").write_text("none")
+    (tmp_path / "folder" / "a" / ".hidden.png").write_bytes(encoded(0))
+    with zipfile.ZipFile(tmp_path / "some.zip", "w") as archive:
+        for number in range(2):
+            archive.writestr(f"inner/{number}.png", encoded(number))
+        archive.writestr("../outside.png", encoded(2))
+        archive.writestr("inner/readme.md", "none")
+    return tmp_path
+
+
+def found(*words: object, pipe: bytes | None = None) -> dict[str, bytes]:
+    stream = None if pipe is None else io.BufferedReader(io.BytesIO(pipe))
+    return {each.name: each.content() for each in find_pictures(map(str, words), pipe=stream)}
+
+
+def test_folders_patterns_zips_and_files(root: Path) -> None:
+    folder = root / "folder"
+    assert len(found(folder)) == 9
+    assert list(found(folder)) == sorted(str(path) for path in folder.glob("*/[0-9]*"))
+    assert set(found(folder / "*" / "*.png")) == {str(path) for path in folder.glob("*/0*.png")}
+    assert set(found(folder / "a*")) == {str(path) for path in folder.glob("a/0*")}
+    assert found(root / "some.zip") == {f"{root}/some.zip/inner/{number}.png": encoded(number) for number in range(2)}
+    assert found(folder / "a" / "notes.txt") == {str(folder / "a" / "notes.txt"): b"none"}, (
+        "a file that is named is tried"
+    )
+    assert len(found(folder, root / "some.zip", folder / "a" / "000.png")) == 11
+
+
+def test_a_name_that_looks_like_a_pattern_is_a_name(root: Path) -> None:
+    (root / "a[1].png").write_bytes(b"one")
+    assert found(root / "a[1].png") == {str(root / "a[1].png"): b"one"}
+
+
+def test_a_pipe_has_names_or_a_picture(root: Path) -> None:
+    names = sorted(str(path) for path in (root / "folder").glob("*/0*"))
+    assert list(found("-", pipe="\n".join([*names, ""]).encode())) == names
+    assert found("-", pipe=encoded(1)) == {"standard input": encoded(1)}
+    assert found("-", pipe=b"") == {}
+
+
+def test_what_leads_nowhere_is_told_when_it_is_read(root: Path) -> None:
+    (missing,) = find_pictures([str(root / "nowhere.png")])
+    with pytest.raises(DataError, match=r"nowhere\.png cannot be read"):
+        missing.content()
+    (root / "empty").mkdir()
+    (root / "bad.zip").write_bytes(b"PK")
+    for word, message in (
+        ("empty", "no pictures in"),
+        ("*.gif", "no file is called like"),
+        ("bad.zip", "no whole zip"),
+    ):
+        with pytest.raises(DataError, match=message):
+            list(find_pictures([str(root / word)]))
+
+
+def test_pictures_without_labels_are_a_table(root: Path) -> None:
+    pictures = list(find_pictures([str(root / "folder"), str(root / "some.zip")]))
+    table = as_table(pictures, "here")
+    assert len(table) == 11
+    assert table.content(10) == encoded(1)
