@@ -115,7 +115,7 @@ def attend(
 
 
 def _slow_backward(q: Tensor) -> bool:
-    """Whether the fused kernel's gradient is the slow one: on CPUs in bfloat16, 2 to 5 times (benchmarks/attention.py).
+    """Whether the fused kernel's gradient is the slow one: on CPUs in bfloat16, 2 to 6 times (benchmarks/attention.py).
 
     Long sequences stay with the fused kernel for the sake of memory.
     """
