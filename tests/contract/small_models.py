@@ -1,0 +1,40 @@
+"""Small models of every kind, with weights of noise, and a picture of noise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.conftest import fill
+from vitrail import create_model, plug
+
+METHODS = plug.entries("vitrail.inspection.method")
+SMALL: dict[str, dict[str, Any]] = {
+    "class token": {"name": "vit_mu_patch16_224"},
+    "mean pooling": {"name": "vit_mu_patch16_gap_224"},
+    "distilled": {"name": "deit_mu_distilled_patch16_224"},
+    "registers": {"name": "vit_mu_patch16_reg4_224"},
+    "attention pooling": {"name": "vit_mu_patch16_siglip_224", "num_classes": 10},
+    "hybrid": {"name": "vit_mu_r_s16_p8_224"},
+    "convolutional stem": {"name": "vit_mu_conv16_128"},
+    "384 px": {"name": "vit_mu_patch16_384"},
+    "160 x 288 px": {"name": "vit_mu_patch16_224", "image_size": (160, 288)},
+}
+
+
+def small(kind: str) -> Any:
+    return fill(create_model(**{"num_classes": 10, **SMALL[kind]}), 0.1).eval()
+
+
+def foreign(kind: str) -> Any:
+    from tests.parity.conftest import timm, transformers
+
+    if kind == "timm":
+        return fill(timm.create_model("vit_tiny_patch16_224", depth=2, num_classes=10), 0.1)
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 96}
+    return fill(transformers.ViTForImageClassification(transformers.ViTConfig(**sizes, num_labels=10)), 0.1)
+
+
+def picture(rows: int = 200, columns: int = 300, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (rows, columns, 3), dtype=np.uint8)
