@@ -164,6 +164,8 @@ def test_bad_pictures_and_classes(tmp_path: Path) -> None:
     found = explain(model, tmp_path / "whole.jpg", classes=["C", 4, likeliest.upper()])
     assert found.labels == tuple(dict.fromkeys(["c", "e", likeliest]))
     assert found.heat["relevance"].shape[0] == len(found.labels)
+    assert found.answer == (likeliest, max(found.probabilities))
+    assert f"whole.jpg: {likeliest}," in found.page()
     model.labels = tuple("1234567890")
     assert explain(model, tmp_path / "whole.jpg", classes="1").classes[0] == 0
     assert explain(model, tmp_path / "whole.jpg", classes=1).classes[0] == 1

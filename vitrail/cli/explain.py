@@ -49,5 +49,5 @@ def command(
         print_json({"files": files, "pictures": pictures})
         return
     for each in written:
-        label, odds = each.classes[0]
+        label, odds = max(each.classes, key=lambda told: told[1])
         print(f"{shown(each.image)}: {shown(label)}, {odds:.1%}\n  {shown(str(each.page))}\n  {shown(str(each.still))}")

@@ -46,7 +46,9 @@ def find_pictures(words: Iterable[str], *, pipe: BinaryIO | None = None) -> Iter
         elif glob.has_magic(word) and not Path(word).exists():
             names = sorted(glob.glob(word, recursive=True))  # noqa: PTH207 - a pattern may be absolute
             if not names:
-                raise DataError(f"no file is called like {word}.", got="a pattern that matches nothing.", hint="ls.")
+                raise DataError(
+                    f"no file is called like {word}.", got="a pattern that matches nothing.", hint="another pattern."
+                )
             for name in names:
                 yield from _of_folder(Path(name)) if Path(name).is_dir() else [_of_file(name)]
         else:

@@ -41,11 +41,16 @@ class Explanation:
     images: Float[Tensor, "1 C Y X"] = field(repr=False)
     """The model's input."""
     classes: tuple[int, ...]
-    """The explained classes: the one that was asked for, or the likeliest."""
+    """The explained classes: those that were asked for and the likeliest one, or the likeliest ones."""
     labels: tuple[str, ...]
     probabilities: tuple[float, ...]
     heat: dict[str, Float[NDArray[np.float32], "K Y X"]] = field(repr=False)
     """The map of each method for each class, on the grid of tokens."""
+
+    @property
+    def answer(self) -> tuple[str, float]:
+        """What the model says: the likeliest class and its probability."""
+        return max(zip(self.labels, self.probabilities, strict=True), key=lambda told: told[1])
 
     def attention(self) -> Iterator[Float[NDArray[np.float32], "H N N"]]:
         """How much each token looks at each other, block after block."""
