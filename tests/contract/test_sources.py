@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -223,9 +224,14 @@ def test_a_parquet_is_held_by_few_groups_of_rows(tmp_path: Path) -> None:
         pa.table({"image": [content] * 40, "label": ["cat"] * 40}), tmp_path / "a.parquet", row_group_size=1
     )
     source, before = open_data(tmp_path / "a.parquet"), pa.total_allocated_bytes()
-    held = [(len(picture.content()), pa.total_allocated_bytes() - before) for picture in source]
-    assert {size for size, _ in held} == {2**20}
-    assert max(memory for _, memory in held) < 8 * 2**20
+    for picture in source:
+        assert len(picture.content()) == 2**20
+        for _ in range(500):  # Arrow's own threads let go of what they read a little later
+            if pa.total_allocated_bytes() - before < 8 * 2**20:
+                break
+            time.sleep(0.01)
+        else:
+            pytest.fail(f"{pa.total_allocated_bytes() - before:,} bytes are held")
 
 
 def test_digits_come_along() -> None:
