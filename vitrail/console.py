@@ -15,6 +15,12 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON document on sta
 QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no remarks.")]
 
 
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="The directory of a run, a weight file, or a name of the catalogue.")
+]
+WeightsOption = Annotated[
+    str | None, typer.Option("--weights", help="For a name: a weight file, a folder, or a name on the hub.")
+]
 DataDirOption = Annotated[
     str | None, typer.Option("--data-dir", help="A folder in which data sets known by name are looked for first.")
 ]

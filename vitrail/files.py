@@ -9,10 +9,11 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
-from vitrail.errors import VitrailError, brief
+from vitrail.errors import VitrailError, brief, shown
 
 NO_FOLDERS = (errno.EBADF, errno.EINVAL, errno.ENOTSUP)  # from file systems that cannot sync a folder
 RANDOM = "????????"  # what tempfile ends a name with
@@ -79,3 +80,12 @@ def _umask() -> int:
     current = os.umask(0)
     os.umask(current)
     return current
+
+
+def fill_template(package: str, template: str, /, **values: Any) -> str:
+    """A page from a template that lies in a package; what comes from files is escaped, a value that is missing told."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(loader=PackageLoader(package, "."), autoescape=True, undefined=StrictUndefined)
+    environment.filters["shown"] = shown
+    return environment.get_template(template).render(**values)

@@ -7,18 +7,25 @@ from typing import Annotated, Literal
 
 import typer
 
-from vitrail.console import DataDirOption, JsonFlag, QuietFlag, print_json, progress_bar, remark
+from vitrail.console import (
+    DataDirOption,
+    JsonFlag,
+    ModelArgument,
+    QuietFlag,
+    WeightsOption,
+    print_json,
+    progress_bar,
+    remark,
+)
 from vitrail.errors import shown
 
 
 def command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="The directory of a run, or a name of the catalogue.")],
+    model: ModelArgument,
     data: Annotated[
         str, typer.Argument(metavar="DATA", help="A folder, zip, table, array file, shards, or a known name.")
     ],
-    weights: Annotated[
-        str | None, typer.Option(help="For a name of the catalogue: a weight file, a folder, or a name on the hub.")
-    ] = None,
+    weights: WeightsOption = None,
     real: Annotated[Path | None, typer.Option(help="real.json, for ReaL accuracy on ImageNet.")] = None,
     split: Annotated[str | None, typer.Option(help="train, val or test; if not given, test, else val.")] = None,
     data_dir: DataDirOption = None,

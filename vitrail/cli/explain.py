@@ -7,15 +7,8 @@ from typing import Annotated
 
 import typer
 
-from vitrail.console import JsonFlag, QuietFlag, print_json, progress_bar
+from vitrail.console import JsonFlag, ModelArgument, QuietFlag, WeightsOption, print_json, progress_bar
 from vitrail.errors import shown
-
-ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="The directory of a run, a weight file, or a name of the catalogue.")
-]
-WeightsOption = Annotated[
-    str | None, typer.Option(help="For a name of the catalogue: a weight file, a folder, or a name on the hub.")
-]
 
 
 def command(

@@ -7,19 +7,15 @@ from typing import Annotated
 
 import typer
 
-from vitrail.console import DataDirOption, JsonFlag, QuietFlag, print_json, progress_bar
+from vitrail.console import DataDirOption, JsonFlag, ModelArgument, QuietFlag, WeightsOption, print_json, progress_bar
 
 
 def command(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="The directory of a run, a weight file, or a name of the catalogue.")
-    ],
+    model: ModelArgument,
     data: Annotated[
         str | None, typer.Argument(metavar="DATA", help="Pictures to draw from; without them, what needs none.")
     ] = None,
-    weights: Annotated[
-        str | None, typer.Option(help="For a name of the catalogue: a weight file, a folder, or a name on the hub.")
-    ] = None,
+    weights: WeightsOption = None,
     out: Annotated[Path, typer.Option(help="The folder of the figures.")] = Path("figures"),
     only: Annotated[list[str] | None, typer.Option(help="A figure by name, as often as wanted.")] = None,
     pictures: Annotated[int, typer.Option(min=1, help="How many pictures are drawn from.")] = 128,

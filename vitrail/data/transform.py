@@ -65,8 +65,7 @@ class Preprocess(Spec):
 
     def window(self, rows: int, columns: int) -> tuple[float, float, float, float]:
         """The part of a picture that the model sees: top, left, bottom and right as shares of its sides."""
-        full_rows, full_columns = self.target(rows, columns)
-        top, left = round((full_rows - self.size[0]) / 2), round((full_columns - self.size[1]) / 2)
+        (full_rows, full_columns), (top, left) = self._crop(rows, columns)
         return (
             top / full_rows,
             left / full_columns,
@@ -80,10 +79,13 @@ class Preprocess(Spec):
 
     def pixels(self, picture: Pixels) -> Pixels:
         """The resized and cropped picture, still in 8 bits."""
-        rows, columns = self.size
-        full_rows, full_columns = self.target(*picture.shape[:2])
-        top, left = round((full_rows - rows) / 2), round((full_columns - columns) / 2)
-        return resize_part(picture, (full_rows, full_columns), (top, left), self.size, self.kernel)
+        return resize_part(picture, *self._crop(*picture.shape[:2]), self.size, self.kernel)
+
+    def _crop(self, rows: int, columns: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The size that a picture is resized to, and the corner from which it is cut."""
+        whole = self.target(rows, columns)
+        top, left = (round((full - kept) / 2) for full, kept in zip(whole, self.size, strict=True))
+        return whole, (top, left)
 
     def empty_batch(self, num: int) -> Float[Tensor, "B C Y X"]:
         """Room for a batch, channels last in memory."""

@@ -9,11 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from vitrail import plug
 from vitrail.errors import InspectionError
-from vitrail.files import replacing, write_text
+from vitrail.files import fill_template, replacing, write_text
 from vitrail.inspection.drawn import Drawn, save_figure
 from vitrail.inspection.sample import Sample
 
@@ -59,10 +57,9 @@ def write_figures(
             got=f"a {type(model).__name__} and no DATA.",
             hint="DATA, some pictures.",
         )
-    environment = Environment(
-        loader=PackageLoader("vitrail.inspection", "."), autoescape=True, undefined=StrictUndefined
-    )
-    page = environment.get_template("figures.html").render(
+    page = fill_template(
+        "vitrail.inspection",
+        "figures.html",
         name=getattr(model, "name", "") or type(model).__name__,
         figures=shown,
         pictures=0 if sample is None else len(sample),

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 from PIL import Image
 
 from vitrail import plug
 from vitrail.data.decode import Pixels
-from vitrail.errors import InspectionError, shown
+from vitrail.errors import InspectionError
+from vitrail.files import fill_template
 from vitrail.inspection import embedding, trace
 from vitrail.inspection.explanation import METHODS, Explanation
 from vitrail.tokens import Layout
@@ -34,14 +34,12 @@ FILTERS = 28
 
 def render(explanation: Explanation) -> str:
     """The page of one picture."""
-    environment = Environment(
-        loader=PackageLoader("vitrail.inspection", "."), autoescape=True, undefined=StrictUndefined
-    )
-    environment.filters["shown"] = shown
     folder = files("vitrail.inspection")
     data = page_data(explanation)
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return environment.get_template("page.html").render(
+    return fill_template(
+        "vitrail.inspection",
+        "page.html",
         explanation=explanation,
         facts=_facts(explanation, data),
         titles={method: plug.load(METHODS, method).TITLE for method in explanation.heat},

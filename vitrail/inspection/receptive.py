@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
@@ -25,8 +26,6 @@ def stages(model: Any, images: Float[Tensor, "B C Y X"]) -> Iterator[tuple[str, 
             tokens = block(tokens)
             yield f"block {number}", tokens
         return
-    from einops import rearrange
-
     features = rearrange(tokens.x, "B (Y X) D -> B D Y X", Y=tokens.layout.grid[0])
     for number, stage in enumerate(model.stages, start=1):
         features = stage(features)

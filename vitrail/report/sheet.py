@@ -7,14 +7,13 @@ import io
 from pathlib import Path
 from typing import NamedTuple
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
 from vitrail.data.check import KINDS, Report
 from vitrail.data.decode import Pixels, as_pixels, decode_image, glimpse
 from vitrail.data.table import Content, Finding, Source, Table
-from vitrail.errors import DataError, VitrailError, shown
-from vitrail.files import write_text
+from vitrail.errors import DataError, VitrailError
+from vitrail.files import fill_template, write_text
 
 SIDE = 160  # pixels of a thumbnail
 MAX_CARDS = 48  # findings of a kind with pictures; the rest are named
@@ -36,9 +35,7 @@ def write_sheet(report: Report, source: Source, path: Path) -> None:
         if found:
             cards = [Card(each, _thumbnails(each, source, places)) for each in found[:MAX_CARDS]]
             sections.append((kind, meaning, cards, len(found) - len(cards)))
-    loader = Environment(loader=PackageLoader("vitrail.report", "."), autoescape=True, undefined=StrictUndefined)
-    loader.filters["shown"] = shown
-    page = loader.get_template("sheet.html").render(report=report, sections=sections, side=SIDE)
+    page = fill_template("vitrail.report", "sheet.html", report=report, sections=sections, side=SIDE)
     write_text(page, path, DataError)
 
 
