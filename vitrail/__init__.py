@@ -6,21 +6,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitrail.catalogue import create_model, list_models
+    from vitrail.estimator import VitClassifier
     from vitrail.inspection.explanation import explain
     from vitrail.run.artefact import load
     from vitrail.verbs.bench import bench
     from vitrail.verbs.check import check
+    from vitrail.verbs.compare import compare
     from vitrail.verbs.convert import convert, save_weights
     from vitrail.verbs.demo import demo
     from vitrail.verbs.evaluate import evaluate
     from vitrail.verbs.figures import figures
     from vitrail.verbs.models import models
+    from vitrail.verbs.predict import predict
     from vitrail.verbs.train import find_lr, train
 
 __version__ = "0.1.0"
 __all__ = [
+    "VitClassifier",
     "bench",
     "check",
+    "compare",
     "convert",
     "create_model",
     "demo",
@@ -31,15 +36,18 @@ __all__ = [
     "list_models",
     "load",
     "models",
+    "predict",
     "save_weights",
     "train",
 ]
 
 HOMES = {
+    "VitClassifier": "vitrail.estimator",
     "create_model": "vitrail.catalogue",
     "list_models": "vitrail.catalogue",
     "bench": "vitrail.verbs.bench",
     "check": "vitrail.verbs.check",
+    "compare": "vitrail.verbs.compare",
     "convert": "vitrail.verbs.convert",
     "demo": "vitrail.verbs.demo",
     "evaluate": "vitrail.verbs.evaluate",
@@ -47,6 +55,7 @@ HOMES = {
     "figures": "vitrail.verbs.figures",
     "find_lr": "vitrail.verbs.train",
     "models": "vitrail.verbs.models",
+    "predict": "vitrail.verbs.predict",
     "save_weights": "vitrail.verbs.convert",
     "load": "vitrail.run.artefact",
     "train": "vitrail.verbs.train",

@@ -46,10 +46,10 @@ class Lines:
         )
 
     def judged(self, step: int, score: float, best: float, metric: str) -> None:
-        """A score on the validation pictures, and the best so far."""
+        """A score on the validation pictures, and that of the weights that are kept: the best, judged by loss too."""
         name = "accuracy" if metric == "top1" else "mean average precision"
-        self.best = f"  best {best:.2%}"
-        self.say(f"      step {step:,}: {name} {score:.2%} on validation pictures (best {best:.2%})")
+        self.best = f"  kept {best:.2%}"
+        self.say(f"      step {step:,}: {name} {score:.2%} on validation pictures (kept {best:.2%})")
 
     def progress(self, label: str, done: int, total: int) -> None:
         """How much is done of something other than steps."""

@@ -56,6 +56,18 @@ def names_of(source: str, loaded: Weights) -> list[str]:
     return [name for name, _ in found[: 1 if named or len(ways) == 1 else None]]
 
 
+def only_name(source: str, loaded: Weights, *, hint: str) -> str:
+    """The model that weights are of; if they may be of several, the user is asked, with one in the `hint`."""
+    names = names_of(source, loaded)
+    if len(names) > 1:
+        raise WeightsError(
+            f"{source} may be of more than one model, which prepare pictures differently.",
+            got=f"the shapes of {', '.join(names)}.",
+            hint=hint.replace("{name}", names[-1]),
+        )
+    return names[0]
+
+
 def _with_channels(spec: Any, state: State) -> tuple[Any, State]:
     """The specification with the file's number of input channels, and the tensors that it asks for."""
     with catalogue.hollow():

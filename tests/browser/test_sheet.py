@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser
 
+from tests.browser.opened import opened
 from tests.contract.damage import DAMAGES, damage, encoded, photo
 from vitrail import check
 
@@ -31,12 +32,7 @@ def sheet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("width", [390, 1200])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_sheet_in_a_browser(chromium: Browser, sheet: Path, width: int, scheme: str) -> None:
-    page = chromium.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: said.append(request.url) if request.url[:4] == "http" else None)
-    page.goto(sheet.as_uri())
+    page, said = opened(chromium, sheet, width, scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate("[...document.images].every(image => image.naturalWidth > 0)")
     leak = page.locator("#leak li")

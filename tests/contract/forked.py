@@ -273,11 +273,14 @@ def bits(run: Path) -> dict[str, Any]:
             found[name] = "folder"
         elif path.name == "timing.jsonl":
             found[name] = all(json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
-        elif path.name in ("README.md", "config.yaml", "manifest.json"):
+        elif path.name in ("README.md", "report.html", "config.yaml", "manifest.json"):
             found[name] = "file"
         elif path.name in ("state.json", "result.json"):
             state = json.loads(path.read_text(encoding="utf-8"))
             found[name] = {key: value for key, value in state.items() if key not in ("seconds", "judged_seconds")}
+        elif path.name == "account.json":  # scores to the last digit, without the name of the run and its time
+            account = json.loads(path.read_text(encoding="utf-8"))
+            found[name] = [value for split, value in account.items() if split not in ("facts", "result")]
         else:
             found[name] = path.read_bytes()
     return found

@@ -18,8 +18,7 @@ from vitrail.data.decode import open_image
 from vitrail.data.find import open_data
 from vitrail.data.labels import bind, imagenet_classes
 from vitrail.data.transform import Preprocess
-from vitrail.errors import DataError, UnknownNameError
-from vitrail.verbs.evaluate import calibration_error, wilson_interval
+from vitrail.errors import DataError, UnknownNameError, WeightsError
 
 
 def saved(image: Image.Image, path: Path, **options: object) -> Path:
@@ -296,7 +295,7 @@ def test_evaluate_takes_the_split_kept_for_judging(small: tuple[Path, Path], tmp
 def test_weights_without_a_classifier_are_not_evaluated(small: tuple[Path, Path], tmp_path: Path) -> None:
     _, data = small
     save_weights(create_model("vit_mu_patch16_224", num_classes=0), tmp_path / "trunk.safetensors")
-    with pytest.raises(DataError, match=r"no classifier to evaluate"):
+    with pytest.raises(WeightsError, match=r"have no classifier"):
         evaluate("vit_mu_patch16_224", data, weights=tmp_path / "trunk.safetensors")
 
 
@@ -321,16 +320,3 @@ def test_real_labels_are_found_by_number(small: tuple[Path, Path], tmp_path: Pat
     (tmp_path / "real.json").write_text("[[0, 7], [1], []]")  # all three are black, class 0
     result = evaluate("vit_mu_patch16_224", data, weights=weights, real=tmp_path / "real.json")
     assert (result.n, result.top1, result.real_top1) == (3, 1.0, 0.5)
-
-
-def test_calibration_error_by_hand() -> None:
-    confidence = torch.tensor([0.9, 0.9, 0.9, 0.9, 0.3, 0.3])
-    correct = torch.tensor([True, True, True, False, False, True])
-    # the bin of 0.9: accuracy 0.75; the bin of 0.3: accuracy 0.5
-    assert calibration_error(confidence, correct) == pytest.approx((4 * 0.15 + 2 * 0.2) / 6)
-
-
-def test_wilson_interval_by_hand() -> None:
-    assert wilson_interval(696, 1000) == pytest.approx((0.6668, 0.7237), abs=1e-4)
-    assert wilson_interval(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
-    assert wilson_interval(10, 10) == pytest.approx((0.7225, 1.0), abs=1e-4)

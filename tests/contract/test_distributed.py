@@ -194,8 +194,8 @@ def test_only_the_first_process_writes_and_prints(root: Path, right: Seen) -> No
     # Nor does it read there: another machine, without the run, goes on with it.
     assert len(right.notes["0.1"]["accidents"]["losses"]) == 2
     assert not (root / "runs" / "nowhere").exists()
-    assert right.out.count("The model and all about it") == 6
-    assert right.out.count(str(root / "runs" / "copies")) == 2  # with and without muon
+    assert right.out.count("The report: ") == 6
+    assert right.out.count(str(root / "runs" / "copies")) == 4  # the model and its report, with and without muon
     assert right.err.count("Going on from step 7.") == 1
 
 

@@ -19,6 +19,7 @@ from vitrail import create_model, explain, save_weights
 from vitrail.errors import DataError, InspectionError, UnknownNameError, WeightsError
 from vitrail.inspection import page
 from vitrail.inspection.drawn import save_figure
+from vitrail.run.calibrate import Calibration
 from vitrail.run.opened import open_model
 
 
@@ -108,7 +109,7 @@ def test_a_picture_may_come_in_any_form(tmp_path: Path) -> None:
 
 def test_of_several_labels_each_has_its_own_probability() -> None:
     model = small("class token")
-    model.several = True
+    model.calibration = Calibration(several=True)
     found = explain(model, picture())
     with torch.no_grad():
         assert found.probabilities[0] == pytest.approx(model(found.images).sigmoid().max().item(), abs=1e-6)

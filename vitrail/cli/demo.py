@@ -23,7 +23,7 @@ AFTER = """
 Three things to try next:
   vitrail check DATA                         what is wrong with your pictures
   vitrail train DATA --minutes 10            the best model of them in ten minutes
-  {judge:<42} how sure one can be of the score"""
+  {judge:<42} what it sees in pictures, and how sure it is"""
 
 
 def command(
@@ -46,5 +46,7 @@ def command(
         f"4. The test. {result.test['top1']:.2%} of {result.test['n']} digits that it never saw are read right "
         f"({wrong} wrong), after {result.steps:,} steps in {duration(result.seconds)}."
     )
-    print(f"   The model and all about it lie in {result.run}.")
-    remark(AFTER.format(judge=f"vitrail evaluate {result.run} digits"), quiet=quiet)
+    low, high = result.test["interval"]
+    print(f"   So few digits leave room for luck: the truth lies between {low:.1%} and {high:.1%} in 19 cases of 20.")
+    print(f"5. The report. All about it, with the digits that were misread: {result.run / 'report.html'}")
+    remark(AFTER.format(judge=f"vitrail predict {result.run} PICTURES"), quiet=quiet)

@@ -34,6 +34,9 @@ def command(
     minutes: MinutesOption = None,
     run: RunOption = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same run.")] = 0,
+    folds: Annotated[
+        int | None, typer.Option(help="Train as many more models, each without a part of the pictures, to judge all.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="One batch through everything, and a forecast.")] = False,
     find_lr: Annotated[bool, typer.Option("--find-lr", help="Try learning rates and tell which suits.")] = False,
     shard: Annotated[bool, typer.Option("--shard", help="Under torchrun: cut the model in parts (FSDP2).")] = False,
@@ -65,6 +68,7 @@ def command(
                 **told,
                 minutes=minutes,
                 run=run,
+                folds=folds,
                 dry_run=dry_run,
                 shard=shard,
                 data_dir=data_dir,
@@ -97,5 +101,16 @@ def _print_result(result: Any, *, scores: bool) -> None:
         if score:
             name = "accuracy" if "top1" in score else "mean average precision"
             value = score.get("top1", score.get("map", 0.0))
-            print(f"{name} {value:.2%} on {score['n']:,} {split} pictures")
-    print(f"{result.steps:,} steps in {duration(result.seconds)}. The model and all about it: {result.run}")
+            told = " (95 % interval {:.2%} to {:.2%})".format(*score["interval"]) if "interval" in score else ""
+            pictures = "training pictures, by cross-validation" if score.get("cross_validated") else f"{split} pictures"
+            print(f"{name} {value:.2%} on {score['n']:,} {pictures}{told}")
+    if result.folds:
+        told = result.folds
+        print(
+            f"in {told['k']} folds {told['mean']:.2%} on average, spread {told['spread']:.2%}: {told['n']:,} pictures, "
+            f"each judged by a model that had not seen it, in {duration(told['seconds'])}; labels that may be wrong: "
+            f"{told['suspects']:,}"
+        )
+    steps = f"{result.steps:,} steps in " if result.steps else ""
+    print(f"{steps}{duration(result.seconds)}. The model: {result.run}")
+    print(f"The report: {result.run / 'report.html'}")

@@ -44,8 +44,8 @@ def hold_out(source: Table, *, share: float, seed: int, seen: Sequence[Probe] | 
         raise DataError(
             "the share that is held out lies between 0 and 1.", got=f"{share}.", hint="0.1, a tenth of each class."
         )
-    groups, readable = _grouped(len(source), seen)
-    members = _members(source, groups, readable)
+    groups, readable = groups_of(len(source), seen)
+    members = members_of(source, groups, readable)
     random = chance("split", seed=seed, epoch=0)
     chosen = _chosen(members, _quotas(members, share, random), random)
     held = np.isin(groups, list(chosen))
@@ -57,10 +57,10 @@ def grouped(source: Table, *, workers: int | None = None, progress: Progress | N
 
     A picture that looks like no other, or cannot be read, is a group of its own.
     """
-    return _grouped(len(source), look_at(source, workers=workers, progress=progress))[0]
+    return groups_of(len(source), look_at(source, workers=workers, progress=progress))[0]
 
 
-def _grouped(num: int, looked_at: Sequence[Probe] | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def groups_of(num: int, looked_at: Sequence[Probe] | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """The group of each of so many pictures, and whether it can be read."""
     if looked_at is None:
         return np.arange(num), np.ones(num, dtype=bool)
@@ -94,7 +94,7 @@ def _connected(num: int, pairs: list[tuple[int, int]]) -> NDArray[np.int64]:
     return np.argsort(np.argsort(places))[numbers]
 
 
-class _Members(NamedTuple):
+class Members(NamedTuple):
     """How many pictures of which label each group has, group after group."""
 
     starts: list[int]
@@ -113,7 +113,7 @@ class _Members(NamedTuple):
         return np.bincount(self.labels, weights=self.counts, minlength=self.num_labels).astype(np.int64)
 
 
-def _members(source: Table, groups: NDArray[np.int64], readable: NDArray[np.bool_]) -> _Members:
+def members_of(source: Table, groups: NDArray[np.int64], readable: NDArray[np.bool_]) -> Members:
     """Of the readable pictures alone; those without a label are a class of their own, after the others."""
     num_groups, num_labels = int(groups.max(initial=-1)) + 1, len(source.classes) + 1
     numbers = np.ones(len(source), dtype=np.int64) if source.starts is None else np.diff(source.starts)
@@ -123,10 +123,10 @@ def _members(source: Table, groups: NDArray[np.int64], readable: NDArray[np.bool
     cells = (groups[rows] * num_labels + labels)[readable[rows]]
     cells, counts = np.unique(cells, return_counts=True)
     starts = np.searchsorted(cells, np.arange(num_groups + 1) * num_labels)
-    return _Members(starts.tolist(), (cells % num_labels).tolist(), counts.tolist(), num_labels)
+    return Members(starts.tolist(), (cells % num_labels).tolist(), counts.tolist(), num_labels)
 
 
-def _quotas(members: _Members, share: float, random: np.random.Generator) -> list[int]:
+def _quotas(members: Members, share: float, random: np.random.Generator) -> list[int]:
     """The pictures of each label to hold out: rounded down, then up where most was lost, until the whole is right."""
     sizes = members.sizes()
     wanted = share * sizes
@@ -142,7 +142,7 @@ def _quotas(members: _Members, share: float, random: np.random.Generator) -> lis
 class _Side:
     """The groups that are held out so far, and how many pictures of each label that is."""
 
-    def __init__(self, members: _Members, quotas: list[int]) -> None:
+    def __init__(self, members: Members, quotas: list[int]) -> None:
         self.members, self.quotas = members, quotas
         self.sizes: list[int] = members.sizes().tolist()
         self.held = [0] * members.num_labels
@@ -170,7 +170,7 @@ class _Side:
         return sum((abs(gap) - abs(gap - count)) / self.sizes[label] for label, gap, count in gaps)
 
 
-def _chosen(members: _Members, quotas: list[int], random: np.random.Generator) -> set[int]:
+def _chosen(members: Members, quotas: list[int], random: np.random.Generator) -> set[int]:
     """The groups that are held out: label by label, the rarest first, what fits of the groups in random order."""
     rank = np.argsort(np.argsort(members.sizes(), kind="stable"))
     readable = np.flatnonzero(np.diff(members.starts))

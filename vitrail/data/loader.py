@@ -38,6 +38,9 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+SKIP = "Or to leave out what cannot be read: on_error=skip for train, --on-error skip for evaluate."
+
+
 class Batch(NamedTuple):
     """Pictures as the model takes them, their labels, and where they came from."""
 
@@ -262,7 +265,9 @@ class _Coming:
                     pixels = loader.augment.pixels(loader.preprocess, pixels, random)
             except DataError as error:
                 if loader.policy == "error":
-                    raise
+                    raise DataError(
+                        error.wrong, got=error.got, hint=f"{error.hint or 'a whole file.'} {SKIP}"
+                    ) from None
                 self.problems[place] = Finding(picture.name, "skipped", f"{error.wrong} {error.got}".strip())
                 continue
             loader.preprocess.normalise(pixels[None], out=self.images[place : place + 1])

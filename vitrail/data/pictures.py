@@ -71,10 +71,9 @@ def _of_file(name: str) -> Found:
     def content() -> bytes:
         try:
             return read_file(name)
-        except OSError as error:
-            raise DataError(
-                f"{name} cannot be read.", got=f"{error.strerror}.", hint="the path of a picture."
-            ) from None
+        except (OSError, ValueError) as error:  # a name may hold a zero
+            got = error.strerror if isinstance(error, OSError) else str(error)
+            raise DataError(f"{name} cannot be read.", got=f"{got}.", hint="the path of a picture.") from None
 
     return Found(name, content)
 

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from vitrail import plug
 from vitrail.data.decode import Pixels, as_pixels, decode_image, orientation_of, read_file, to_rgb, upright
-from vitrail.data.labels import NUM_IMAGENET, imagenet_classes
 from vitrail.data.transform import Preprocess
 from vitrail.errors import InspectionError, UnknownNameError, unknown_name
 from vitrail.inspection import trace
 from vitrail.inspection.adopt import adopt
+from vitrail.run.predictor import calibration_of, labels_of
 
 METHODS = "vitrail.inspection.method"
 TOP = 5
@@ -92,8 +92,7 @@ def explain(
     labels = labels_of(model)
     with trace.evaluating(model):
         with torch.no_grad():
-            logits = model(images).float()[0].cpu()
-        odds = logits.sigmoid() if getattr(model, "several", False) else logits.softmax(dim=0)
+            odds = calibration_of(model).probabilities(model(images).float().cpu())[0]
         if not bool(odds.isfinite().all()):
             raise InspectionError("the model's outputs are not finite.", got="NaN or infinity.", hint="other weights.")
         asked = [classes] if isinstance(classes, str | int) else list(classes or ())
@@ -142,17 +141,6 @@ def read_picture(image: Picture, preprocess: Preprocess) -> tuple[str, Pixels, P
             "this picture has no pixels.", got=f"shape {tuple(shown.shape)}.", hint="another picture."
         )
     return "picture", shown, as_pixels(shown, preprocess.mode)
-
-
-def labels_of(model: Any) -> tuple[str, ...]:
-    """The names of a model's classes: its own, ImageNet's if there are a thousand, else numbers."""
-    own = getattr(model, "labels", None)
-    if own:
-        return tuple(own)
-    num = model.spec.num_classes
-    if num == NUM_IMAGENET:
-        return tuple(each.name for each in imagenet_classes())
-    return tuple(f"class {number}" for number in range(num))
 
 
 def class_number(told: str | int, labels: Sequence[str]) -> int:

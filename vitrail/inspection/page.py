@@ -21,6 +21,7 @@ from vitrail.errors import InspectionError
 from vitrail.files import fill_template
 from vitrail.inspection import embedding, trace
 from vitrail.inspection.explanation import METHODS, Explanation
+from vitrail.run.predictor import calibration_of
 from vitrail.tokens import Layout
 
 LONGEST = 960  # pixels of the picture's longer side
@@ -229,6 +230,6 @@ def _facts(explanation: Explanation, data: dict[str, Any]) -> dict[str, Any]:
         "heads": getattr(spec, "heads", 0),
         "pool": getattr(spec, "pool", "mean"),
         "num_classes": spec.num_classes,
-        "several": getattr(model, "several", False),
+        "several": calibration_of(model).several,
         "whole": all(abs(side - want) < 1e-9 for side, want in zip(explanation.window, (0, 0, 1, 1), strict=True)),
     }

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import io
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from PIL import Image
-
 from vitrail.data.check import KINDS, Report
-from vitrail.data.decode import Pixels, as_pixels, decode_image, glimpse
 from vitrail.data.table import Content, Finding, Source, Table
 from vitrail.errors import DataError, VitrailError
 from vitrail.files import fill_template, write_text
+from vitrail.report.album import thumbnail
 
 SIDE = 160  # pixels of a thumbnail
 MAX_CARDS = 48  # findings of a kind with pictures; the rest are named
@@ -52,16 +49,6 @@ def _thumbnails(finding: Finding, source: Source, places: dict[str, int]) -> lis
 
 def _thumbnail(source: Table, index: int) -> str:
     content: Content = b""
-    pixels: Pixels | None
-    try:
+    with suppress(VitrailError, OSError):
         content = source.content(index)
-        pixels = decode_image(content) if isinstance(content, bytes) else as_pixels(content)
-    except (VitrailError, OSError):
-        pixels = glimpse(content) if isinstance(content, bytes) else None
-    if pixels is None:
-        return ""
-    image = Image.fromarray(pixels)
-    image.thumbnail((SIDE, SIDE))
-    file = io.BytesIO()
-    image.save(file, "JPEG", quality=80)
-    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
+    return thumbnail(content, SIDE)

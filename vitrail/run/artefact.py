@@ -18,6 +18,7 @@ from vitrail.data.exchange import to_hf
 from vitrail.data.transform import Preprocess
 from vitrail.errors import RunError, SpecError, WeightsError
 from vitrail.files import replacing, write_text
+from vitrail.run.calibrate import Calibration, read_calibration, write_calibration
 from vitrail.run.card import model_card
 from vitrail.run.directory import CONFIG, RESULT, read_result, stored_config, write_json
 from vitrail.weights import safe
@@ -32,18 +33,23 @@ def write_artefact(
     *,
     classes: Sequence[str],
     golden: UInt8[Tensor, "n Y X C"],
-    result: dict[str, Any],
+    calibration: Calibration,
     card: dict[str, Any],
 ) -> None:
-    """Everything that somebody else needs to use the model; `result` comes last, and says that the run has ended."""
+    """Everything that somebody else needs to use the model; only `end` then says that the run has ended."""
     state = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
     safe.write_tensors(state, path / WEIGHTS)
     opened_by = _write_configs(path, model, classes)
     write_json(path / LABELS, list(classes))
+    write_calibration(path, calibration)
     with torch.inference_mode(), replacing(path / GOLDEN, RunError) as part:
         logits = model.eval()(model.preprocess.normalise(golden.numpy())).float()
         save_file({"pixels": golden, "logits": logits.contiguous()}, part)
-    write_text(model_card({**card, "opened_by": opened_by}, result), path / "README.md", RunError)
+    write_text(model_card(**card, opened_by=opened_by, calibration=calibration), path / "README.md", RunError)
+
+
+def end(path: Path, result: dict[str, Any]) -> None:
+    """Say that the run has ended, and with what; the last file that is written."""
     write_json(path / RESULT, result)
 
 
@@ -72,10 +78,7 @@ def is_run(path: str | Path) -> bool:
 
 
 def load(path: str | Path) -> Any:
-    """The model of a run, ready to look at pictures: in evaluation mode, with its `preprocess` and its `labels`.
-
-    `several` says whether a picture may have more than one of them.
-    """
+    """The model of a run, in evaluation mode, with its `preprocess`, its `labels` and its `calibration`."""
     path = Path(path)
     config = stored_config(path) if is_run(path) else None
     if config is None:
@@ -96,5 +99,5 @@ def load(path: str | Path) -> Any:
         raise RunError(f"the files of the run in {path} do not belong together.", got=f"{error!r}.") from None
     model = catalogue.create_model(spec, weights=path / WEIGHTS)
     model.name, model.preprocess, model.labels, model.changes = chosen["name"], preprocess, tuple(labels), ()
-    model.several = isinstance(result, dict) and "map" in (result.get("val") or ())
+    model.calibration = read_calibration(path, several="map" in (result.get("val") or ()))
     return model.eval()

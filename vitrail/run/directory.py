@@ -4,13 +4,19 @@ config.yaml              what was asked for, and all that was chosen
 metrics.jsonl            losses and scores by step: the same for every run of the same seed
 timing.jsonl             seconds and pictures a second, which are not
 checkpoints/             what an interrupted run goes on from
-model.safetensors, config.json, preprocessor_config.json, labels.json, golden.safetensors, README.md, result.json
+model.safetensors, config.json, preprocessor_config.json, labels.json, calibration.json, golden.safetensors
+predictions.csv          what the model says to each picture that it was judged on
+account.json             how good it is by them
+report.html, README.md   the same for people
+result.json              the last one written: the run has ended
+folds/, folds.json, out_of_fold.csv                     of a run in folds
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,9 +30,11 @@ from vitrail.files import clean, write_text
 
 CONFIG, RESULT, METRICS, TIMING, LOCK = "config.yaml", "result.json", "metrics.jsonl", "timing.jsonl", ".lock"
 CHECKPOINTS = "checkpoints"
+FOLDS = "folds.json"
 REPLACED = (
     *(CONFIG, RESULT, "model.safetensors", "config.json", "preprocessor_config.json"),
-    *("labels.json", "golden.safetensors", "README.md"),
+    *("labels.json", "calibration.json", "golden.safetensors", "README.md", "account.json", "predictions.csv"),
+    *("report.html", "folds.json", "out_of_fold.csv"),
 )
 LONGEST = 2**16  # bytes of a line
 MORE_ROOM = "more room on the disk, then the same command again: it goes on from the last checkpoint."
@@ -94,9 +102,20 @@ def stored_config(path: Path) -> dict[str, Any] | None:
     return config
 
 
+def forget_unless_begun(path: Path) -> bool:
+    """Take away what a run left that ended before its first step: a checkpoint of nothing learned, empty tables."""
+    learned = (found for found in (path / CHECKPOINTS).glob("step-*") if found.name.rstrip("0") != "step-")
+    if (path / RESULT).is_file() or any(learned):
+        return False
+    shutil.rmtree(path / CHECKPOINTS, ignore_errors=True)
+    for name in (METRICS, TIMING):
+        (path / name).unlink(missing_ok=True)
+    return True
+
+
 def check_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse to go on with a run that was asked for in other words: nothing is overwritten by mistake."""
-    then_all, now_all = _flat(before), _flat(now)
+    then_all, now_all = flat(before), flat(now)
     changed = [key for key in sorted(then_all.keys() | now_all.keys()) if then_all.get(key) != now_all.get(key)]
     if changed:
         told = (f"{key} {now_all.get(key)!r} now, {then_all.get(key)!r} then" for key in changed[:SHOWN])
@@ -107,12 +126,12 @@ def check_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) ->
         )
 
 
-def _flat(asked: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(asked: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested fields under names with dots, so that one that differs is named and not all of them."""
-    flat: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for key, value in asked.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
+        fields |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return fields
 
 
 def write_config(path: Path, config: Mapping[str, Any]) -> None:

@@ -17,14 +17,10 @@ def open_model(model: str | Path, weights: str | Path | None = None) -> Any:
     if weights is None and is_run(model):
         return load(model)
     if weights is None and Path(model).is_file():
-        names = matching.names_of(str(model), load_weights(model))
-        if len(names) > 1:
-            raise WeightsError(
-                f"{model} may be of more than one model, which prepare pictures differently.",
-                got=f"the shapes of {', '.join(names)}.",
-                hint=f"{names[-1]} with --weights {model}, if it is that one.",
-            )
-        return catalogue.create_model(names[0], weights=model).eval()
+        name = matching.only_name(
+            str(model), load_weights(model), hint=f"{{name}} with --weights {model}, if it is that one."
+        )
+        return catalogue.create_model(name, weights=model).eval()
     if weights is None:
         if not Path(model).is_dir():
             try:

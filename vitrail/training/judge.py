@@ -11,6 +11,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from vitrail.data.loader import Loader
+from vitrail.metric.ranking import mean_average_precision
 from vitrail.objective.classify import Classify
 from vitrail.training.world import World
 
@@ -25,6 +26,7 @@ class Outputs(NamedTuple):
     logits: Float[Tensor, "n K"]
     labels: Int64[Tensor, " n"] | Float[Tensor, "n K"]
     indices: Int64[Tensor, " n"]
+    names: tuple[str, ...]
 
 
 class Score(NamedTuple):
@@ -56,6 +58,7 @@ def outputs_of(
     was_training = model.training
     model.eval()
     rows, labels, indices = [], [], []
+    names: list[str] = []
     num_seen = 0
     # Not in inference mode: what FSDP2 puts together there could not be trained on afterwards.
     with torch.no_grad(), torch.autocast(world.device.type, torch.bfloat16, enabled=bfloat16):
@@ -64,11 +67,13 @@ def outputs_of(
                 rows.append(model(batch.images.to(world.device)).float().cpu())
                 labels.append(batch.labels)
                 indices.append(batch.indices)
+                names += batch.names
             num_seen += len(batch.images)
             if progress is not None:
                 progress(min(num_seen * world.size, len(loader.source)), len(loader.source))
     model.train(was_training)
     parts = world.gather((rows, labels, indices))
+    called = [name for part in world.gather(names) for name in part]
     logits, targets, places = (
         torch.cat([tensor for part in parts for tensor in part[column]])
         if any(part[column] for part in parts)
@@ -76,7 +81,7 @@ def outputs_of(
         for column in range(3)
     )
     order = places.argsort()
-    return Outputs(logits[order], targets[order], places[order])
+    return Outputs(logits[order], targets[order], places[order], tuple(called[place] for place in order.tolist()))
 
 
 def score_of(outputs: Outputs, *, several: bool) -> Score:
@@ -88,7 +93,7 @@ def score_of(outputs: Outputs, *, several: bool) -> Score:
     if not bool(outputs.logits.isfinite().all()):
         return Score(0.0, float("nan"), num)
     if several:
-        return Score(mean_average_precision(outputs.logits, outputs.labels), loss, num)
+        return Score(mean_average_precision(outputs.logits.numpy(), outputs.labels.bool().numpy()), loss, num)
     hits = outputs.logits.argmax(dim=1) == outputs.labels
     return Score(hits.double().mean().item(), loss, num)
 
@@ -107,13 +112,3 @@ def paired_gain(before: Outputs, after: Outputs, *, several: bool) -> tuple[floa
     assert torch.equal(before.indices, after.indices)
     gains = torch.sub(*(calibrated_losses(each.logits, each.labels, several=several) for each in (before, after)))
     return gains.mean().item(), gains.std().item() / max(1, len(gains)) ** 0.5
-
-
-def mean_average_precision(logits: Float[Tensor, "n K"], labels: Float[Tensor, "n K"]) -> float:
-    """The mean over classes of the area under precision and recall; a class that never occurs is left out."""
-    from sklearn.metrics import average_precision_score
-
-    present = labels.any(dim=0)
-    if not bool(present.any()):
-        return 0.0
-    return float(average_precision_score(labels[:, present].numpy(), logits[:, present].numpy()))

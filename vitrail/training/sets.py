@@ -15,7 +15,7 @@ from torch import Tensor
 from vitrail.data.check import check_source, look_at
 from vitrail.data.held_out import hold_out
 from vitrail.data.probe import Probe
-from vitrail.data.table import SPLITS, Source, Stream, Table
+from vitrail.data.table import SPLITS, Finding, Source, Stream, Table
 from vitrail.errors import DataError
 from vitrail.training.settings import Common
 from vitrail.training.view import View
@@ -37,6 +37,8 @@ class Sets(NamedTuple):
     story: str
     whole: Source | None = None
     """All training pictures, where some of them were held out for validation."""
+    findings: tuple[Finding, ...] | None = None
+    """What the data check found, if there was one."""
 
     @property
     def counts(self) -> Int64[Tensor, " K"]:
@@ -72,13 +74,13 @@ def make_sets(
             "shards need a validation split.", got=f"{train.origin} without one.", hint="shards in a folder val."
         )
     look = Look(source, settings, view, {} if chosen is None else chosen)
-    found = world.lead(look.check) if check else ""
+    found, findings = world.lead(look.check) if check else ("", None)
     if "val" in names:
         story = f"{found}The validation split is the data's own."
-        return Sets(train, source.split("val"), test, source.classes, several, story)
+        return Sets(train, source.split("val"), test, source.classes, several, story, findings=findings)
     if not hold:
         story = f"{found}Validated by cross-validation on the training pictures."
-        return Sets(train, train, test, source.classes, several, story)
+        return Sets(train, train, test, source.classes, several, story, findings=findings)
     assert isinstance(train, Table)
     held = world.lead(lambda: hold_out(train, share=settings.val_share, seed=settings.seed, seen=look.at_training()))
     if not len(held.held):
@@ -88,7 +90,8 @@ def make_sets(
         f"{found}{len(held.held):,} of {len(train):,} training pictures were held out for validation, the same share "
         f"of each class{kinds}."
     )
-    return Sets(train.only(held.kept), train.only(held.held), test, source.classes, several, story, train)
+    kept, out = train.only(held.kept), train.only(held.held)
+    return Sets(kept, out, test, source.classes, several, story, train, findings)
 
 
 class Look:
@@ -99,17 +102,18 @@ class Look:
         self.seconds = None if settings.minutes is None else LOOKING * 60 * settings.minutes
         self.seen: list[Probe] | None = None
 
-    def check(self) -> str:
-        """What is wrong with the data, in a sentence."""
+    def check(self) -> tuple[str, tuple[Finding, ...] | None]:
+        """What is wrong with the data, in a sentence and in full."""
         self.seen = self._look(self.source, "Checking the data")
         if self.seen is None:
-            return ""
-        kinds = Counter(finding.kind for finding in check_source(self.source, seen=self.seen).findings)
+            return "", None
+        findings = tuple(check_source(self.source, seen=self.seen).findings)
+        kinds = Counter(finding.kind for finding in findings)
         if not kinds:
-            return "The data check found nothing wrong. "
+            return "The data check found nothing wrong. ", findings
         told = f"The data check found {', '.join(f'{num:,} x {kind}' for kind, num in kinds.items())}."
         self.view.say(f"{told} To see them: vitrail check {self.source.origin}")
-        return f"{told} "
+        return f"{told} ", findings
 
     def at_training(self) -> list[Probe] | None:
         """The look at each training picture, numbered as they are among themselves."""

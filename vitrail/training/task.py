@@ -35,7 +35,8 @@ from vitrail.training.world import World, spread
 T = TypeVar("T")
 EVALUATION_BATCH = 64
 FORWARD_SPEED = 1.5  # of a float32 evaluation, as a multiple of the speed of training
-CLOSING = 2.0  # seconds for writing the artefact
+CLOSING = 3.0  # seconds for writing the artefact and the report
+EXPLAINED = 120  # pictures that could be evaluated in the time of the report's maps
 LONG = 1200.0  # seconds of training from which torch.compile is tried
 COPIES = 12  # of the weights on the disk: three checkpoints of weights, average and two moments
 
@@ -66,6 +67,8 @@ class Task:
     shard: bool = False
     config: dict[str, Any] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
+    loaders: list[Loader] = field(default_factory=list)
+    """All that were made, which know what could not be read."""
     earlier: float = 0.0
     """Seconds that were spent before an interruption."""
 
@@ -112,7 +115,7 @@ class Task:
                 "balanced": settings.balanced,
                 "cache": self._cache(source, preprocess, augment),
             }
-        return Loader(
+        made = Loader(
             source=source,
             preprocess=preprocess,
             rank=world.rank,
@@ -121,6 +124,13 @@ class Task:
             policy=settings.on_error,
             **{"seed": settings.seed, **chosen, **fields},
         )
+        self.loaders.append(made)
+        return made
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """The pictures that could not be read and were left out, with the reason."""
+        return {finding.path: finding.detail for loader in self.loaders for finding in loader.skipped}
 
     def _cache(self, source: Source, preprocess: Preprocess, augment: Augment | None) -> PixelCache | None:
         """Room for decoded pictures, where there is something to decode."""
@@ -252,7 +262,7 @@ class Task:
         if steps is not None:
             return Clock(steps=steps, seconds=None)
         assert left is not None, "a run has a length"
-        judged = len(self.sets.val) * 2 + (len(self.sets.test) if self.sets.test is not None else 0)
+        judged = EXPLAINED + len(self.sets.val) * 2 + (len(self.sets.test) if self.sets.test is not None else 0)
         reserve = CLOSING + judged / (FORWARD_SPEED * plan["images_per_second"])
         return Clock(steps=None, seconds=max(1.0, left - reserve))
 

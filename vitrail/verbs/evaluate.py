@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from vitrail.data.find import open_data
 from vitrail.data.labels import bind
@@ -18,27 +20,40 @@ from vitrail.data.loader import Loader, Policy
 from vitrail.data.table import Source, Table
 from vitrail.data.transform import Preprocess
 from vitrail.errors import DataError
+from vitrail.metric.account import Account
+from vitrail.metric.paired import Paired
+from vitrail.run.artefact import is_run
+from vitrail.run.directory import stored_config
+from vitrail.run.judged import Judged, account_of, compare_rows, judged_rows
 from vitrail.run.opened import open_model
+from vitrail.run.predictor import calibration_of, labels_of, require_classifier
+from vitrail.training.judge import Outputs, outputs_of
+from vitrail.training.sets import fingerprint
+from vitrail.training.world import World
 
-NUM_BINS = 15  # of the calibration error
-Z95 = 1.959963984540054  # the normal quantile of a 95 % interval
+SHOWN = 5  # classes that are named
 
 
-class Evaluation(NamedTuple):
-    """Accuracy with its 95 % interval, calibration, and each picture's predicted class."""
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Account):
+    """All that can be said of a model on these pictures."""
 
-    n: int
-    top1: float
-    top5: float
     real_top1: float | None
-    ece: float
-    interval: tuple[float, float]
+    unknown: float
+    """The share of pictures that the model calls unknown."""
     predictions: tuple[tuple[str, int], ...]
-    preprocess: Preprocess = Preprocess()
-    changes: tuple[str, ...] = ()
-    skipped: tuple[str, ...] = ()
-    split: str | None = None
+    """Each picture's name and the number of its likeliest class."""
+    rows: tuple[Judged, ...]
+    """What the model says to each picture, in words."""
+    preprocess: Preprocess
+    changes: tuple[str, ...]
+    skipped: tuple[str, ...]
+    split: str | None
     """The split that was judged, if there are splits."""
+    learned_from: bool
+    """Whether the run was trained on these very pictures, so that nothing can be said of others."""
+    compared: Paired | None
+    """How much more often it is right than the other model, if there is one."""
 
 
 def evaluate(
@@ -46,8 +61,10 @@ def evaluate(
     data: str | Path,
     *,
     weights: str | Path | None = None,
+    compare: str | Path | None = None,
     real: str | Path | None = None,
     split: str | None = None,
+    tta: bool = False,
     data_dir: str | Path | None = None,
     policy: Policy = "error",
     batch_size: int = 32,
@@ -55,45 +72,106 @@ def evaluate(
 ) -> Evaluation:
     """Judge a model on data of any layout; `real` is the file of ReaL labels for ImageNet's validation set.
 
-    `model` is the directory of a run, or a name of the catalogue, which then needs `weights`.
-    Of data with splits, test is taken, else val, unless `split` says otherwise. A picture that cannot be read ends it
-    under the policy "error", and is left out and named in `skipped` under "skip".
+    `model` is the directory of a run, a weight file, or a name of the catalogue, which then needs `weights`; `compare`
+    is another one, judged on the same pictures. Of data with splits, test is taken, else val, unless `split` says
+    otherwise. With `tta` each picture is looked at mirrored too. A picture that cannot be read ends it under the policy
+    "error", and is left out and named in `skipped` under "skip".
     """
     source = open_data(data, data_dir=data_dir, progress=progress)
+    whole = source
     if split is None:  # the one that was kept for judging
         split = next((name for name in ("test", "val") if name in source.split_names), None)
     source = source if split is None else source.split(split)
     real_table = _read_real(Path(real)) if real else None
-    network, bound = _network(model, weights, source)
-    if not any(bool(parameter.any()) for parameter in network.head.parameters()):
-        raise DataError("these weights have no classifier to evaluate.", got=f"{weights}.", hint="fine-tuned weights.")
-    if isinstance(source, Table) and source.starts is not None:
-        raise DataError("evaluate needs one label a picture.", got="several labels a picture.", hint="other data.")
-    numbers = torch.tensor([bound.get(name, -1) for name in source.classes])
+    asked = [(model, weights), *([] if compare is None else [(compare, None)])]
+    networks = [_network(each, files, source) for each, files in asked]  # what is wrong is told before the work begins
+    judged = [
+        _judge(network, numbers, source, policy=policy, batch_size=batch_size, tta=tta, progress=progress)
+        for network, numbers in networks
+    ]
+    network, (account, rows, outputs, skipped) = networks[0][0], judged[0]
+    called = outputs.logits.argmax(dim=1).tolist()
+    real_labels = _real_labels(real_table, outputs.names) if real_table is not None else None
+    return Evaluation(
+        **{field.name: getattr(account, field.name) for field in fields(account)},
+        real_top1=None if real_labels is None else _real_accuracy(called, real_labels),
+        unknown=fmean(row.unknown for row in rows),
+        predictions=tuple(zip(outputs.names, called, strict=True)),
+        rows=tuple(rows),
+        preprocess=network.preprocess,
+        changes=network.changes,
+        skipped=skipped,
+        split=split,
+        learned_from=split in {None, "train"} and _learned_from(model, whole),
+        compared=None if compare is None else compare_rows(judged[1][1], rows),
+    )
+
+
+def _learned_from(model: str | Path, source: Source) -> bool:
+    """Whether a run was trained on this data."""
+    config = stored_config(Path(model)) if is_run(model) else None
+    return config is not None and config["asked"].get("data_fingerprint") == fingerprint(source)
+
+
+def _judge(
+    network: Any,
+    numbers: dict[str, int],
+    source: Source,
+    *,
+    policy: Policy,
+    batch_size: int,
+    tta: bool,
+    progress: Callable[[int, int], None] | None,
+) -> tuple[Account, list[Judged], Outputs, tuple[str, ...]]:
+    """The account of one model, what it says to each picture, and the pictures that cannot be read."""
     loader = Loader(source=source, preprocess=network.preprocess, batch_size=batch_size, policy=policy)
-    rows, targets = [], []
-    names: list[str] = []
-    for batch in loader.epoch():
-        with torch.inference_mode():
-            rows.append(network(batch.images).float())
-        targets.append(numbers[batch.labels])
-        names += batch.names
-        if progress is not None:
-            progress(len(names) + len(loader.skipped), len(source))
-    logits = torch.cat(rows)
-    if not names:
+    outputs = outputs_of(BothWays(network) if tta else network, loader, World(), progress=progress)
+    if not outputs.names:
         raise DataError("no picture could be read.", got=f"{len(loader.skipped)} that cannot.", hint="vitrail check.")
-    if not bool(torch.isfinite(logits).all()):
+    if not bool(torch.isfinite(outputs.logits).all()):
         raise DataError("the model's outputs are not finite.", got="NaN or infinity.", hint="other weights.")
-    real_labels = _real_labels(real_table, names) if real_table is not None else None
-    result = _judge(logits, torch.cat(targets), names, real_labels)
-    skipped = tuple(f"{finding.path}: {finding.detail}" for finding in loader.skipped)
-    return result._replace(preprocess=network.preprocess, changes=network.changes, skipped=skipped, split=split)
+    labels, calibration = labels_of(network), calibration_of(network)
+    places = torch.tensor([numbers.get(name, -1) for name in source.classes])
+    truth = _truth(outputs.labels, places, len(labels), several=calibration.several)
+    account = account_of(outputs.logits, truth, labels, calibration)
+    rows = judged_rows("", outputs.names, outputs.logits, truth, labels, calibration)
+    return account, rows, outputs, tuple(f"{finding.path}: {finding.detail}" for finding in loader.skipped)
+
+
+def _truth(labels: Tensor, places: Tensor, num: int, *, several: bool) -> Tensor:
+    """The labels of the data as the model counts them; of a model of several, a yes or no for each."""
+    if not several:
+        return places[labels]
+    truth = torch.zeros(len(labels), num)
+    if labels.ndim == 1:
+        truth[torch.arange(len(labels)), places[labels]] = 1.0
+    else:
+        known = places >= 0
+        truth[:, places[known]] = labels[:, known].float()
+    return truth
+
+
+class BothWays(nn.Module):
+    """A model that looks at each picture as it is and mirrored, and says the mean."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B K"]:
+        return (self.model(images) + self.model(images.flip(3))) / 2
 
 
 def _network(model: str | Path, weights: str | Path | None, source: Source) -> tuple[Any, dict[str, int]]:
     """The model, and the number by which it knows each class of the data."""
     network = open_model(model, weights)
+    require_classifier(network)
+    if isinstance(source, Table) and source.starts is not None and not calibration_of(network).several:
+        raise DataError(
+            "this model gives one label a picture.",
+            got="several labels a picture.",
+            hint="a model trained on such data.",
+        )
     labels = getattr(network, "labels", None)
     if not labels:
         return network, bind(_present(source), network.spec.num_classes)
@@ -101,8 +179,9 @@ def _network(model: str | Path, weights: str | Path | None, source: Source) -> t
     strange = [name for name in _present(source) if name not in numbers]
     if strange:
         raise DataError(
-            "the data has classes that the model does not know.",
-            got=f"{', '.join(map(repr, strange[:5]))}.",
+            f"the data has classes that {model} does not know.",
+            got=", ".join(map(repr, strange[:SHOWN]))
+            + (f" and {len(strange) - SHOWN} more." if strange[SHOWN:] else "."),
             hint=f"the model's own: {', '.join(labels[:8])}{', ...' if len(labels) > 8 else ''}.",
         )
     return network, numbers
@@ -115,45 +194,10 @@ def _present(source: Source) -> list[str]:
     return list(source.classes)
 
 
-def _judge(
-    logits: Tensor,
-    target: Tensor,
-    names: Sequence[str],
-    real_labels: list[set[int]] | None,
-) -> Evaluation:
-    num = len(names)
-    best = logits.topk(min(5, logits.shape[1]), dim=1).indices
-    hits = best == target[:, None]
-    top1 = hits[:, 0].double().mean().item()
-    real_top1 = None
-    if real_labels is not None:
-        judged = [best[i, 0].item() in labels for i, labels in enumerate(real_labels) if labels]
-        real_top1 = sum(judged) / len(judged) if judged else None
-    return Evaluation(
-        n=num,
-        top1=top1,
-        top5=hits.any(dim=1).double().mean().item(),
-        real_top1=real_top1,
-        ece=calibration_error(logits.softmax(dim=1).max(dim=1).values, hits[:, 0]),
-        interval=wilson_interval(int(hits[:, 0].sum()), num),
-        predictions=tuple((name, int(best[i, 0])) for i, name in enumerate(names)),
-    )
-
-
-def calibration_error(confidence: Tensor, correct: Tensor) -> float:
-    """How far confidence and accuracy are apart on average, over 15 bins of confidence."""
-    bins = (confidence * NUM_BINS).long().clamp(max=NUM_BINS - 1)
-    gaps = torch.zeros(NUM_BINS, dtype=torch.float64).index_add(0, bins, confidence.double() - correct.double())
-    return (gaps.abs().sum() / len(confidence)).item()
-
-
-def wilson_interval(hits: int, num: int) -> tuple[float, float]:
-    """The 95 % score interval of a proportion (Wilson 1927), honest for small numbers too."""
-    share = hits / num
-    centre = share + Z95**2 / (2 * num)
-    spread = Z95 * math.sqrt(share * (1 - share) / num + Z95**2 / (4 * num**2))
-    scale = 1 + Z95**2 / num
-    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+def _real_accuracy(called: Sequence[int], real_labels: Sequence[set[int]]) -> float | None:
+    """How often the predicted class is one of the ReaL labels; pictures without any do not count."""
+    judged = [number in labels for number, labels in zip(called, real_labels, strict=True) if labels]
+    return sum(judged) / len(judged) if judged else None
 
 
 def _read_real(path: Path) -> list[set[int]]:

@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-import logging
-import platform
+import json
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from itertools import islice
+from functools import partial
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from vitrail import catalogue, matching, plug
+from vitrail.data.check import look_at
 from vitrail.data.find import open_data
-from vitrail.data.loader import num_cores
-from vitrail.data.reader import Reader
-from vitrail.data.table import Source
+from vitrail.data.folds import fold_numbers, fold_tables, foldable
+from vitrail.data.table import Source, Table
 from vitrail.data.transform import Preprocess
-from vitrail.errors import RunError
+from vitrail.errors import RunError, WeightsError, brief
+from vitrail.report.ending import end_run
+from vitrail.report.run import OUT_OF_FOLD, REPORT, write_report
 from vitrail.run import directory
-from vitrail.run.artefact import write_artefact
+from vitrail.run.judged import ACCOUNT, PREDICTIONS, Judged, read_judged, suspects, write_judged
 from vitrail.training import world as processes
 from vitrail.training.events import writer_class
-from vitrail.training.judge import score_of
-from vitrail.training.sets import Sets, fingerprint, make_sets
+from vitrail.training.sets import LOOKING, Sets, fingerprint, make_sets
 from vitrail.training.settings import LENGTHS, Common
-from vitrail.training.task import Outcome, Task
+from vitrail.training.task import Task
 from vitrail.training.trial import Rates, few_of, forecast, one_step, try_rates
 from vitrail.training.view import Silent, View
 from vitrail.training.world import World
@@ -37,9 +39,8 @@ from vitrail.weights.source import load_weights
 
 RECIPES = "vitrail.training.recipe"
 MINUTES = 10.0  # that a run takes if no length is told
-NUM_GOLDEN = 8
 MODEL_WORD = "model."
-logger = logging.getLogger("vitrail")
+PARTS = "parts.json"
 
 
 class Training(NamedTuple):
@@ -52,11 +53,13 @@ class Training(NamedTuple):
     val: dict[str, Any]
     test: dict[str, Any] | None
     story: tuple[str, ...]
+    folds: dict[str, Any] | None = None
+    """Of a run in folds: how often pictures were told right by models that had not seen them."""
 
 
 @processes.together()
 def train(
-    data: str | Path,
+    data: str | Path | Source,
     *,
     model: str | None = None,
     weights: str | Path | None = None,
@@ -65,6 +68,7 @@ def train(
     run: str | Path | None = None,
     settings: Sequence[str] = (),
     seed: int = 0,
+    folds: int | None = None,
     dry_run: bool = False,
     shard: bool = False,
     data_dir: str | Path | None = None,
@@ -75,7 +79,8 @@ def train(
 
     `settings` are words `key=value` for fields of the recipe, or of the model if they begin with `model.`. The same
     call again goes on with a run that was interrupted, and only tells the result of one that has ended. With `dry_run`
-    a few pictures go through everything, nothing is kept, and the story is a forecast.
+    a few pictures go through everything, nothing is kept, and the story is a forecast. With `folds` as many more models
+    are trained, each without a part of the pictures, so that each picture is judged by one that has not seen it.
     """
     started = time.monotonic()
     world = processes.join()
@@ -83,24 +88,115 @@ def train(
         processes.check_shard()
     view = view if view is not None and world.leads else Silent()
     asked = ask(data, model, weights, recipe, minutes, settings, seed, data_dir)
+    divided = None if folds is None else foldable(asked.source, folds)
     if dry_run:
         return _dry_run(asked, view)
-    path = Path(run) if run is not None else Path("runs") / f"{Path(str(data)).stem or 'data'}-{recipe}"
+    path = Path(run) if run is not None else Path("runs") / f"{Path(asked.source.origin).stem or 'data'}-{recipe}"
     _check_place(path, asked.source)
+    how = How(view, world, shard, command)
+    if divided is None or folds is None:
+        return _train(asked, path, how, started=started)
+    asked = asked.shared_among(folds + 1)
+    result = _train(asked, path, how, started=started)
+    if world.lead(lambda: not (path / ACCOUNT).is_file()):
+        raise RunError(f"{path} was trained by an earlier version.", got="no account of it.", hint="another --run.")
+    return result._replace(folds=_train_folds(asked, divided, folds, path, how))
+
+
+class How(NamedTuple):
+    """What all runs of a call have in common."""
+
+    view: View
+    world: World
+    shard: bool
+    command: str
+
+
+def _train(asked: Asked, path: Path, how: How, *, started: float, report: bool = True) -> Training:
+    """One run: begun, gone on with, or, if it has ended, told."""
+    view, world = how.view, how.world
     with directory.claim(path) if world.leads else nullcontext():
         before = world.lead(lambda: directory.stored_config(path))
+        other = before is not None and before["asked"] != asked.words
+        if other and world.lead(lambda: directory.forget_unless_begun(path)):
+            before = None  # asked for in other words, but nothing had come of it
         if before is not None:
             directory.check_same(path, before["asked"], asked.words)
             result = world.lead(lambda: directory.read_result(path))
             if result is not None:
-                view.say("This run has ended before; here is its result. For another, give --run a new folder.")
+                if report:
+                    view.say("This run has ended before; here is its result. For another, give --run a new folder.")
+                if report and world.leads and (path / ACCOUNT).is_file() and not (path / REPORT).is_file():
+                    write_report(path, asked.source)
                 return Training(**{**result, "run": path, "story": tuple(result["story"])})
-        config = before or {"asked": asked.words, "command": command}
+        config = before or {"asked": asked.words, "command": how.command}
         sets = _sets(asked, view, world, config.setdefault("chosen", {}))
         if world.leads:
             directory.write_config(path, config)
-        task = asked.task(path, sets, view, world, config=config, shard=shard, started=started)
-        return _finish(task, asked, plug.load(RECIPES, recipe).train(task))
+        task = asked.task(path, sets, view, world, config=config, shard=how.shard, started=started)
+        try:
+            outcome = plug.load(RECIPES, asked.recipe).train(task)
+        except KeyboardInterrupt as stop:
+            if str(stop):  # it says what was saved
+                raise
+            raise KeyboardInterrupt("Nothing was kept yet: the same command begins anew.") from None
+        return Training(run=path, **end_run(task, asked.recipe, outcome, asked.source if report else None))
+
+
+def _train_folds(asked: Asked, table: Table, folds: int, path: Path, how: How) -> dict[str, Any]:
+    """A run for each fold, without its pictures; then what they say to them, all together."""
+    view, world = how.view, how.world
+    numbers = world.lead(lambda: _parts(asked, table, folds, path / "folds"))
+    scores, rows, seconds = [], [], 0.0
+    for number, part in enumerate(fold_tables(table, numbers, folds), 1):
+        view.say(f"Fold {number} of {folds}.")
+        place = path / "folds" / str(number)
+        result = _train(asked.of(part), place, how, started=time.monotonic(), report=False)
+        assert result.test is not None
+        seconds += result.seconds
+        scores.append(next(value for key, value in result.test.items() if key in {"top1", "map"}))
+        rows += world.lead(partial(_fold_rows, place, number))
+    found = {
+        "k": folds,
+        "scores": scores,
+        "mean": fmean(scores),
+        "spread": stdev(scores),
+        "n": len(rows),
+        "suspects": len(suspects(rows)),
+        "seconds": round(seconds, 2),
+    }
+    if world.leads:
+        write_judged(path / OUT_OF_FOLD, rows)
+        directory.write_json(path / directory.FOLDS, found)
+        write_report(path, asked.source)
+    return found
+
+
+def _parts(asked: Asked, table: Table, folds: int, place: Path) -> NDArray[np.int64]:
+    """The fold of each picture, chosen once for a run: whether there is time to look for duplicates may change."""
+    kept = place / PARTS
+    if not kept.is_file():
+        minutes = asked.settings.minutes
+        seen = look_at(table, seconds=None if minutes is None else minutes * 60 * LOOKING)
+        numbers = fold_numbers(table, folds, seed=asked.settings.seed, seen=seen)
+        place.mkdir(exist_ok=True)
+        directory.write_json(kept, {"folds": folds, "data": fingerprint(table), "parts": numbers.tolist()})
+    try:
+        told = json.loads(kept.read_text(encoding="utf-8"))
+        parts, same = np.array(told["parts"], dtype=np.int64), (told["folds"], told["data"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{kept} cannot be read.", got=brief(error), hint="another --run.") from None
+    if same != (folds, fingerprint(table)):
+        raise RunError(
+            f"{place} holds other folds.", got=f"{told['folds']} folds then, {folds} now.", hint="another --run."
+        )
+    return parts
+
+
+def _fold_rows(place: Path, number: int) -> list[Judged]:
+    """What a fold's model says to the pictures that it was trained without."""
+    rows = read_judged(place / PREDICTIONS)
+    return [row._replace(split=f"fold {number}") for row in rows if row.split == "test"]
 
 
 class Asked(NamedTuple):
@@ -113,6 +209,16 @@ class Asked(NamedTuple):
     has_weights: bool
     free: bool
     words: dict[str, Any]
+
+    def shared_among(self, num: int) -> Asked:
+        """The same request with a part of the minutes, where there are any."""
+        if self.settings.minutes is None:
+            return self
+        return self._replace(settings=self.settings.override({"minutes": self.settings.minutes / num}))
+
+    def of(self, source: Source) -> Asked:
+        """The same request of other pictures."""
+        return self._replace(source=source, words={**self.words, "data_fingerprint": fingerprint(source)})
 
     def task(self, path: Path, sets: Sets, view: View, world: World, **fields: Any) -> Task:
         """The run as its recipe meets it."""
@@ -130,7 +236,7 @@ class Asked(NamedTuple):
 
 
 def ask(
-    data: str | Path,
+    data: str | Path | Source,
     model: str | None,
     weights: str | Path | None,
     recipe: str,
@@ -141,12 +247,18 @@ def ask(
 ) -> Asked:
     """Understand a request, or say what is wrong with it."""
     chosen = parse_settings(recipe, settings, minutes=minutes, seed=seed, has_weights=weights is not None)
-    source = open_data(data, data_dir=data_dir)
+    source = data if isinstance(data, Source) else open_data(data, data_dir=data_dir)
+    if weights is None and getattr(plug.load(RECIPES, recipe), "NEEDS_WEIGHTS", False):
+        raise WeightsError(
+            f"the recipe {recipe} needs pretrained weights: it only reads what a model has learned before.",
+            got="no --weights.",
+            hint="--weights FILE, or --recipe scratch.",
+        )
     model_words = [word.removeprefix(MODEL_WORD) for word in settings if word.startswith(MODEL_WORD)]
     new_model = model_maker(source, model, weights, model_words, chosen.seed)
     new_model(num_classes=max(2, len(source.classes)))  # what is wrong with the model is told before anything is begun
     words = {
-        "data": str(data),
+        "data": source.origin if isinstance(data, Source) else str(data),
         "model": model,
         "weights": None if weights is None else str(weights),
         "recipe": recipe,
@@ -183,8 +295,8 @@ def _dry_run(asked: Asked, view: View) -> Training:
     with tempfile.TemporaryDirectory(prefix="vitrail-") as folder:
         small = asked._replace(settings=one_step(asked.settings))
         task = small.task(Path(folder), few_of(sets), Silent(), World(), started=started)
-        result = _finish(task, small, plug.load(RECIPES, asked.recipe).train(task))
-        return result._replace(run=Path("(nothing kept)"), story=forecast(task, asked.settings, sets))
+        ended = end_run(task, asked.recipe, plug.load(RECIPES, asked.recipe).train(task), None)
+        return Training(run=Path("(nothing kept)"), **{**ended, "story": forecast(task, asked.settings, sets)})
 
 
 def parse_settings(recipe: str, words: Sequence[str], *, minutes: float | None, seed: int, has_weights: bool) -> Common:
@@ -209,10 +321,7 @@ def model_maker(
 ) -> Callable[..., Any]:
     """How to make the model, by the shapes of the weights where no name is told."""
     if model is None and weights is not None:
-        model, *others = matching.names_of(str(weights), load_weights(weights))
-        if others:
-            text = "%s is taken for weights of %s; if it is of %s, which prepares pictures differently, say --model."
-            logger.warning(text, weights, model, " or ".join(others))
+        model = matching.only_name(str(weights), load_weights(weights), hint="--model {name}, if it is that one.")
     elif model is None:
         model = plug.load(RECIPES, "scratch").suggest(source)
     asked_for = str(model)
@@ -240,40 +349,3 @@ def _check_place(path: Path, source: Source) -> None:
         raise RunError(
             "the run would lie inside the data, which is never written to.", got=f"{path}.", hint="another --run."
         )
-
-
-def _finish(task: Task, asked: Asked, outcome: Outcome) -> Training:
-    """Judge the model, write the artefact, and tell the result."""
-    model, sets, world = outcome.model, task.sets, task.world
-    metric = "map" if sets.several else "top1"
-    test = None if sets.test is None else task.outputs(model, sets.test, "Testing")
-    scores: dict[str, dict[str, Any] | None] = {"val": None, "test": None}
-    for split, outputs in (("val", outcome.val), ("test", test)):
-        if outputs is not None:
-            score = score_of(outputs, several=sets.several)
-            scores[split] = {metric: score.value, "n": score.n}
-    name, recipe = model.name, asked.recipe
-    seconds = round(task.earlier + time.monotonic() - task.started, 2)
-    result = {"recipe": recipe, "steps": outcome.steps, "seconds": seconds, **scores, "story": list(outcome.story)}
-    if world.leads:
-        reader = Reader(model.preprocess)
-        golden = np.stack([reader.stored(picture) for picture in islice(iter(sets.val), NUM_GOLDEN)])
-        task.config["model"] = {
-            "name": name,
-            "family": catalogue.family_of(model.spec).__name__.rpartition(".")[2],
-            "spec": model.spec.model_dump(mode="json"),
-        }
-        task.config["preprocess"] = model.preprocess.model_dump(mode="json")
-        directory.write_config(task.run, task.config)
-        card = {
-            "title": task.run.name,
-            "model": name,
-            "num_classes": len(sets.classes),
-            "num_train": len(sets.train),
-            "metric": metric,
-            "command": task.config.get("command", ""),
-            "machine": f"{num_cores()} cores of {platform.machine()}, PyTorch {torch.__version__}",
-            "story": " ".join((sets.story, *outcome.story)),
-        }
-        write_artefact(task.run, model, classes=sets.classes, golden=torch.from_numpy(golden), result=result, card=card)
-    return Training(task.run, recipe, outcome.steps, seconds, scores["val"] or {}, scores["test"], outcome.story)

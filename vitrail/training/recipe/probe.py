@@ -40,6 +40,7 @@ class Spec(Common):
     """Parts of the pictures, each of which is predicted from the others to choose the strength."""
 
 
+NEEDS_WEIGHTS = True
 OWN_VALIDATION = True  # by cross-validation, so that no picture need be held out
 
 
@@ -49,6 +50,7 @@ class Views(NamedTuple):
     features: Float[Tensor, "V n D"]
     labels: Int64[Tensor, " n"] | Float[Tensor, "n K"]
     indices: Int64[Tensor, " n"]
+    names: tuple[str, ...]
 
 
 class Probed(NamedTuple):
@@ -61,7 +63,7 @@ class Probed(NamedTuple):
     @property
     def cross_validated(self) -> Outputs:
         """What is said to each picture by a classifier that did not see it."""
-        return Outputs(self.chosen.logits, self.views.labels, self.views.indices)
+        return Outputs(self.chosen.logits, *self.views[1:])
 
 
 def train(task: Task) -> Outcome:
@@ -86,8 +88,8 @@ def outcome(task: Task, found: Probed, more: Views | None = None) -> Outcome:
     """The model with its classifier for a head, fitted on the features, and on `more` of them."""
     sets, views = task.sets, found.views
     if more is not None:
-        views = Views(
-            torch.cat([views.features, more.features], dim=1), torch.cat([views.labels, more.labels]), views.indices
+        views = views._replace(
+            features=torch.cat([views.features, more.features], dim=1), labels=torch.cat([views.labels, more.labels])
         )
     linear = fit_linear(views.features, views.labels, strength=found.chosen.strength, several=sets.several)
     model = put_head(found.model, linear, len(sets.classes))
@@ -114,7 +116,7 @@ def views_of(task: Task, model: Any, source: Source) -> Views:
         )
         for label, network in (("Features", model), ("Features, mirrored", Mirrored(model)))
     ]
-    return Views(torch.stack([each.logits for each in outputs]), outputs[0].labels, outputs[0].indices)
+    return Views(torch.stack([each.logits for each in outputs]), *outputs[0][1:])
 
 
 class Mirrored(nn.Module):

@@ -1,0 +1,148 @@
+"""Folds: every picture judged once, by a model that has not seen it; and the labels that are probably wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.contract.colours import exit_code, learn, write_colours
+from tests.contract.small_pictures import table_of, write_shards
+from vitrail.data.check import look_at
+from vitrail.data.find import open_data
+from vitrail.data.folds import fold_numbers, fold_tables, foldable
+from vitrail.data.table import Table
+from vitrail.errors import DataError, RunError
+from vitrail.run.judged import Judged, read_judged, suspects
+
+
+def test_classes_are_spread_evenly() -> None:
+    labels = [0] * 50 + [1] * 13 + [2] * 7
+    numbers = fold_numbers(table_of(labels), 5, seed=0, seen=None)
+    for label in range(3):
+        counts = np.bincount(numbers[np.array(labels) == label], minlength=5)
+        assert counts.max() - counts.min() <= 1
+    assert np.bincount(numbers).max() - np.bincount(numbers).min() <= 1
+    again, other = (fold_numbers(table_of(labels), 5, seed=seed, seen=None) for seed in (0, 1))
+    assert (again == numbers).all()
+    assert (other != numbers).any()
+
+
+def test_duplicates_stay_together(tmp_path: Path) -> None:
+    write_colours(tmp_path, {"train": 12})
+    for number in range(0, 12, 3):
+        path = tmp_path / "train" / "red" / f"red{number:03d}.png"
+        for times in range(2):
+            shutil.copy(path, path.with_stem(f"{path.stem} again {times}"))
+    table = open_data(tmp_path)
+    assert isinstance(table, Table)
+    numbers = fold_numbers(table, 3, seed=0, seen=look_at(table))
+    for number in range(0, 12, 3):
+        places = [row for row, name in enumerate(table.names) if Path(name).name.startswith(f"red{number:03d}")]
+        assert len(places) == 3
+        assert len(set(numbers[places].tolist())) == 1
+    with pytest.raises(DataError, match="as many different pictures as there are folds"):
+        fold_numbers(table, 13, seed=0, seen=look_at(table))
+
+
+def test_of_each_fold_it_is_the_test_split() -> None:
+    table = table_of([0, 1] * 6)
+    numbers = fold_numbers(table, 3, seed=0, seen=None)
+    for number, part in enumerate(fold_tables(table, numbers, 3)):
+        held = part.split("test")
+        assert sorted(held.names) == sorted(table.names[row] for row in np.flatnonzero(numbers == number))
+        assert not set(held.names) & set(part.split("train").names)
+
+
+@pytest.mark.parametrize(
+    ("folds", "match"), [(1, "two at least"), (0, "two at least"), (21, "as many pictures as there are folds")]
+)
+def test_folds_that_cannot_be(folds: int, match: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_colours(tmp_path / "data", {"train": 20, "test": 3})
+    words = ["train", str(tmp_path / "data"), "--run", str(tmp_path / "run"), "--folds", str(folds)]
+    assert exit_code(words) == 2
+    told = capsys.readouterr().err
+    assert match.rsplit(maxsplit=1)[-1] in told
+    assert len(told.splitlines()) == 3
+    assert not (tmp_path / "run").exists()
+
+
+def test_shards_have_no_folds(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="shards cannot be divided"):
+        foldable(write_shards(tmp_path), 3)
+
+
+@pytest.fixture(scope="module")
+def folded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A run in three folds on colours of which two of each class have a wrong label, and these pictures."""
+    folder = tmp_path_factory.mktemp("folded")
+    wrong = write_colours(folder / "data", {"train": 24, "test": 6}, swapped=2)
+    learn(folder / "data", folder / "run", folds=3)
+    return folder, wrong
+
+
+def test_each_picture_is_judged_once(folded: tuple[Path, list[str]]) -> None:
+    run = folded[0] / "run"
+    rows = read_judged(run / "out_of_fold.csv")
+    names = [name for name in open_data(folded[0] / "data").names if name.startswith("train/")]
+    assert sorted(row.path for row in rows) == sorted(names)
+    found = json.loads((run / "folds.json").read_text())
+    assert found["n"] == len(names) == 72
+    assert found["mean"] == pytest.approx(np.mean(found["scores"]))
+    assert found["spread"] == pytest.approx(np.std(found["scores"], ddof=1))
+    for number in (1, 2, 3):
+        own = {row.path for row in rows if row.split == f"fold {number}"}
+        learned = read_judged(run / "folds" / str(number) / "predictions.csv")
+        assert own == {row.path for row in learned if row.split == "test"}
+        assert not own & {row.path for row in learned if row.split == "val"}
+        assert sum(row.right for row in rows if row.path in own) / len(own) == pytest.approx(
+            found["scores"][number - 1]
+        )
+
+
+def test_wrong_labels_are_found(folded: tuple[Path, list[str]]) -> None:
+    folder, wrong = folded
+    found = suspects(read_judged(folder / "run" / "out_of_fold.csv"))
+    assert {row.path for row in found[: len(wrong)]} == set(wrong)
+    page = (folder / "run" / "report.html").read_text()
+    assert all(Path(path).name in page for path in wrong)
+    assert "In 3 folds" in page
+
+
+def test_the_same_again_goes_on(folded: tuple[Path, list[str]]) -> None:
+    folder, _ = folded
+    table = folder / "run" / "out_of_fold.csv"
+    before, whole = table.read_bytes(), folder / "run" / "folds" / "3" / "result.json"
+    whole.unlink()
+    table.unlink()
+    parts = folder / "run" / "folds" / "parts.json"
+    kept = json.loads(parts.read_text())
+    result = learn(folder / "data", folder / "run", folds=3)
+    assert table.read_bytes() == before
+    assert result.folds is not None
+    assert result.folds["k"] == 3
+    with pytest.raises(RunError, match="holds other folds"):
+        learn(folder / "data", folder / "run", folds=4)
+    kept["parts"] = "nonsense"
+    text = parts.read_text()
+    parts.write_text(json.dumps(kept))
+    with pytest.raises(RunError, match="cannot be read"):
+        learn(folder / "data", folder / "run", folds=3)
+    parts.write_text(text)
+
+
+def test_the_clearest_suspects_come_first() -> None:
+    def row(path: str, confidence: float, given: float, *, right: bool = False) -> Judged:
+        return Judged("val", path, "a", "a" if right else "b", confidence, given, right, False)
+
+    told = [
+        row("unsure", 0.5, 0.1),
+        row("many", 0.3, 1e-4),
+        row("clear", 0.9, 1e-4),
+        row("right", 0.9, 0.9, right=True),
+        row("some", 0.8, 0.02),
+    ]
+    assert [each.path for each in suspects(told)] == ["clear", "some"]

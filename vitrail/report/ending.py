@@ -1,0 +1,145 @@
+"""The end of a run: its model judged, calibrated, kept, and told about."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext, suppress
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from vitrail import catalogue
+from vitrail.data.decode import Pixels
+from vitrail.data.loader import num_cores
+from vitrail.data.reader import Reader
+from vitrail.data.table import Source, Table
+from vitrail.data.transform import Preprocess
+from vitrail.errors import DataError
+from vitrail.metric.account import Account
+from vitrail.report.run import write_report
+from vitrail.run import directory
+from vitrail.run.artefact import end, write_artefact
+from vitrail.run.calibrate import calibrate
+from vitrail.run.judged import PREDICTIONS, account_of, judged_rows, write_accounts, write_judged
+from vitrail.training.judge import Outputs
+from vitrail.training.task import Outcome, Task
+
+NUM_GOLDEN = 8
+SHOWN = 3  # pictures that are named
+
+
+def end_run(task: Task, recipe: str, outcome: Outcome, source: Source | None) -> dict[str, Any]:
+    """Write all that a run leaves behind, and tell its result; without a `source` to take pictures from, no report."""
+    model, sets = outcome.model, task.sets
+    test = None if sets.test is None else task.outputs(model, sets.test, "Testing")
+    calibration = calibrate(outcome.val.logits, outcome.val.labels, several=sets.several)
+    judged = {split: outputs for split, outputs in (("val", outcome.val), ("test", test)) if outputs is not None}
+    accounts = {
+        split: account_of(outputs.logits, outputs.labels, sets.classes, calibration)
+        for split, outputs in judged.items()
+        if _sound(outputs)
+    }
+    result: dict[str, Any] = {
+        "recipe": recipe,
+        "steps": outcome.steps,
+        "seconds": round(task.earlier + time.monotonic() - task.started, 2),
+        **{split: _score(accounts.get(split), judged.get(split)) for split in ("val", "test")},
+        "story": list(outcome.story),
+    }
+    if sets.val is sets.train:
+        result["val"]["cross_validated"] = True
+    skipped = {name: detail for part in task.world.gather(task.skipped) for name, detail in part.items()}
+    if skipped:
+        outcome = outcome._replace(story=(*outcome.story, _left_out(sorted(skipped))))
+        result["story"] = list(outcome.story)
+    if task.world.leads:
+        task.config["model"] = {
+            "name": model.name,
+            "family": catalogue.family_of(model.spec).__name__.rpartition(".")[2],
+            "spec": model.spec.model_dump(mode="json"),
+        }
+        task.config["preprocess"] = model.preprocess.model_dump(mode="json")
+        directory.write_config(task.run, task.config)
+        facts = _facts(task, outcome, skipped)
+        write_artefact(
+            task.run,
+            model,
+            classes=sets.classes,
+            golden=_golden(task, model.preprocess),
+            calibration=calibration,
+            card={"facts": facts, "result": result, "accounts": accounts},
+        )
+        rows = [
+            row
+            for split, outputs in judged.items()
+            for row in judged_rows(split, outputs.names, outputs.logits, outputs.labels, sets.classes, calibration)
+        ]
+        write_judged(task.run / PREDICTIONS, rows)
+        write_accounts(task.run, {"facts": facts, "result": result}, accounts)
+        end(task.run, result)  # before the report, which can be made again and must not withhold the model
+        if source is not None:
+            task.view.say("Writing the report.")
+            model.labels, model.calibration = tuple(sets.classes), calibration
+            write_report(task.run, source, model=model.eval())
+    return {**result, "story": outcome.story}
+
+
+def _left_out(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    pictures = "1 picture" if len(names) == 1 else f"{len(names):,} pictures"
+    return f"{pictures} could not be read, so left out: {', '.join(names[:SHOWN])}{more}."
+
+
+def _golden(task: Task, preprocess: Preprocess) -> UInt8[Tensor, "n Y X C"]:
+    """The first validation pictures, without those that cannot be read where such are left out."""
+    reader, skips = Reader(preprocess), task.settings.on_error == "skip"
+
+    def stored() -> Iterator[Pixels]:
+        for picture in task.sets.val:
+            with suppress(DataError) if skips else nullcontext():
+                yield reader.stored(picture)
+
+    return torch.from_numpy(np.stack(list(islice(stored(), NUM_GOLDEN))))
+
+
+def _sound(outputs: Outputs) -> bool:
+    return len(outputs.logits) > 0 and bool(outputs.logits.isfinite().all())
+
+
+def _score(account: Account | None, outputs: Outputs | None) -> dict[str, Any] | None:
+    """What the result says of a split."""
+    if outputs is None:
+        return None
+    if account is None:  # outputs that are not finite are never right
+        return {"map" if outputs.labels.ndim == 2 else "top1": 0.0, "n": len(outputs.logits), "interval": [0.0, 1.0]}
+    if account.map is not None and account.map_interval is not None:
+        return {"map": account.map, "n": account.n, "interval": list(account.map_interval)}
+    return {"top1": account.top1, "n": account.n, "interval": list(account.interval)}
+
+
+def _facts(task: Task, outcome: Outcome, skipped: dict[str, str]) -> dict[str, Any]:
+    """What the report and the card tell beside scores."""
+    sets, model = task.sets, outcome.model
+    findings = sets.findings
+    absent = sum(name in skipped for name in sets.train.names) if isinstance(sets.train, Table) else 0
+    return {
+        "title": task.run.resolve().name,
+        "model": model.name,
+        "params": sum(parameter.numel() for parameter in model.parameters()),
+        "classes": len(sets.classes),
+        "several": sets.several,
+        "num_train": len(sets.train) - absent,
+        "skipped": skipped,
+        "own_validation": sets.val is sets.train,
+        "command": task.config.get("command", ""),
+        "machine": f"{num_cores()} core{'s' if num_cores() > 1 else ''} of {platform.machine()}",
+        "versions": {"torch": torch.__version__, "python": platform.python_version()},
+        "story": " ".join((sets.story, *outcome.story)),
+        "findings": None if findings is None else [list(each) for each in findings],
+    }
