@@ -18,7 +18,6 @@ from vitrail.errors import VitrailError, shown
 if TYPE_CHECKING:
     from vitrail.verbs.predict import Row
 
-BETWEEN = " | "  # several labels of a picture
 SECONDS = 10.0  # between two lines about how far it is
 
 
@@ -133,13 +132,13 @@ def _cells(row: Row) -> list[object]:
     told = row.prediction
     if told is None:
         return [row.path, "", "", "", row.error]
-    return [row.path, BETWEEN.join(told.labels), round(told.confidence, 6), str(told.unknown).lower(), ""]
+    return [row.path, told.words, round(told.confidence, 6), str(told.unknown).lower(), ""]
 
 
 def _line(row: Row) -> str:
     told = row.prediction
     if told is None:
         return f"{'error':>8}  {shown(row.path)}: {shown(row.error or '')}"
-    label = shown(BETWEEN.join(told.labels)) or "(none)"
+    label = shown(told.words) or "(none)"
     label = f"unknown ({label}?)" if told.unknown else label
     return f"{told.confidence:8.1%}  {label:<32}  {shown(row.path)}"

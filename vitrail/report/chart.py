@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from vitrail.metric.calibration import Bin
+from vitrail.metric.calibration import NUM_BINS, Bin
 
 WIDTH, HEIGHT = 520, 260
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 38
@@ -58,14 +58,14 @@ def reliability_chart(bins: Sequence[Bin], name: str) -> Markup:
     parts = [plot.frame("confidence", "accuracy", [(tick, f"{tick:.0%}") for tick in fifths], percent_across=True)]
     most = max((each.n for each in bins), default=1)
     for each in bins:
-        begin = min(14, int(each.confidence * 15)) / 15
+        begin = min(NUM_BINS - 1, int(each.confidence * NUM_BINS)) / NUM_BINS
         parts.append(
             Markup(
                 '<rect class="bin" x="{}" y="{}" width="{}" height="{}" opacity="{}"><title>{}</title></rect>'
             ).format(
                 f"{plot.x(begin) + 1:.1f}",
                 f"{plot.y(each.accuracy):.1f}",
-                f"{plot.x(1 / 15) - plot.x(0) - 2:.1f}",
+                f"{plot.x(1 / NUM_BINS) - plot.x(0) - 2:.1f}",
                 f"{plot.y(0) - plot.y(each.accuracy):.1f}",
                 f"{0.35 + 0.65 * math.sqrt(each.n / most):.2f}",
                 f"{each.n} pictures: {each.confidence:.0%} sure, {each.accuracy:.0%} right",

@@ -11,6 +11,7 @@ from torch import Tensor
 from vitrail.data.labels import NUM_IMAGENET, imagenet_classes
 from vitrail.errors import WeightsError
 from vitrail.run.calibrate import Calibration
+from vitrail.run.judged import BETWEEN
 
 TOP = 5
 
@@ -26,6 +27,11 @@ class Prediction(NamedTuple):
     """The likeliest labels with their probabilities."""
     labels: tuple[str, ...]
     """The label; of a model of several labels all that are given, perhaps none."""
+
+    @property
+    def words(self) -> str:
+        """The labels in one line, as predictions.csv has them."""
+        return BETWEEN.join(self.labels)
 
 
 class Predictor:
