@@ -48,6 +48,14 @@ class InspectionError(VitrailError):
     """A model has not what is to be shown of it, or a picture cannot be explained."""
 
 
+class ServeError(VitrailError):
+    """The service cannot be started as it was asked to be."""
+
+
+class ExportError(VitrailError):
+    """A model cannot be exported, loses too much by it, or what was exported cannot be opened."""
+
+
 class ShapeError(VitrailError):
     """A tensor does not have the shape that the model was built for."""
 

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def replacing(path: Path, kind: type[VitrailError]) -> Iterator[Path]:
         part = room / path.name
         yield part
         sync_file(part)
-        part.chmod(0o666 & ~_umask())
+        part.chmod(0o666 & ~umask())
         part.replace(path)
         sync_folder(path.parent)
     except (OSError, RuntimeError, SafetensorError) as error:
@@ -76,7 +77,8 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _umask() -> int:
+def umask() -> int:
+    """The rights that new files do not get."""
     current = os.umask(0)
     os.umask(current)
     return current
@@ -84,8 +86,14 @@ def _umask() -> int:
 
 def fill_template(package: str, template: str, /, **values: Any) -> str:
     """A page from a template that lies in a package; what comes from files is escaped, a value that is missing told."""
+    return _templates(package).get_template(template).render(**values)
+
+
+@cache
+def _templates(package: str) -> Any:
+    """The templates of a package, kept: to translate one takes longer than to fill it."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(loader=PackageLoader(package, "."), autoescape=True, undefined=StrictUndefined)
     environment.filters["shown"] = shown
-    return environment.get_template(template).render(**values)
+    return environment

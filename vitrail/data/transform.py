@@ -113,3 +113,18 @@ class Preprocess(Spec):
         if isinstance(image, Image.Image):
             image = np.asarray(upright(to_rgb(image, self.background), orientation_of(image)))
         return self.normalise(self.pixels(as_pixels(image, self.mode))[None])[0]
+
+
+class RawPixels(Preprocess):
+    """The preparation for a model that scales pixels by itself: resized and cropped, and left as they are."""
+
+    def empty_batch(self, num: int) -> UInt8[Tensor, "B C Y X"]:
+        """Room for a batch, channels last in memory."""
+        return torch.from_numpy(np.empty((num, *self.size, self.channels), dtype=np.uint8)).permute(0, 3, 1, 2)
+
+    def normalise(
+        self, batch: UInt8[np.ndarray, "B Y X C"], *, out: UInt8[Tensor, "B C Y X"] | None = None
+    ) -> UInt8[Tensor, "B C Y X"]:
+        """The same pixels."""
+        pixels = torch.from_numpy(batch).permute(0, 3, 1, 2)
+        return pixels if out is None else out.copy_(pixels)

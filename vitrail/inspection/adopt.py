@@ -11,6 +11,7 @@ from vitrail import catalogue, plug
 from vitrail.adapt import check_fit
 from vitrail.data.exchange import from_timm
 from vitrail.data.transform import Preprocess
+from vitrail.engine.exported import Exported
 from vitrail.errors import InspectionError, SpecError, VitrailError
 from vitrail.model import vit
 from vitrail.spec import Spec
@@ -33,6 +34,12 @@ def adopt(model: Any) -> Any:
                 hint="a model of one or three channels.",
             )
         return model
+    if isinstance(model, Exported):
+        raise InspectionError(
+            "an exported model gives labels, and nothing of how it came to them.",
+            got=f"{model.engine}.",
+            hint="the run that it was exported from.",
+        )
     if not isinstance(model, nn.Module):
         raise InspectionError(
             "this is no model.", got=f"a {type(model).__name__}.", hint="a model of Vitrail, timm or transformers."

@@ -1,4 +1,4 @@
-"""MODEL on the command line: the directory of a run, a weight file, or a name of the catalogue with weights."""
+"""MODEL on the command line: a run, an exported model, a weight file, or a name of the catalogue with weights."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from vitrail import catalogue, matching
+from vitrail.engine.exported import exported_file, open_exported
 from vitrail.errors import UnknownNameError, WeightsError
-from vitrail.run.artefact import is_run, load
+from vitrail.run.artefact import WEIGHTS, is_run, load
+from vitrail.run.calibrate import Calibration
+from vitrail.run.golden import NEAR, ROUNDED, replay
 from vitrail.weights.source import load_weights
 
 
@@ -16,6 +19,10 @@ def open_model(model: str | Path, weights: str | Path | None = None) -> Any:
     """A model in evaluation mode, with its `preprocess` and, if it is a run's, its `labels`."""
     if weights is None and is_run(model):
         return load(model)
+    if weights is None and (file := exported_file(model)) is not None:
+        exported: Any = open_exported(file)
+        exported.calibration = Calibration.parse(exported.facts["calibration"])
+        return exported
     if weights is None and Path(model).is_file():
         name = matching.only_name(
             str(model), load_weights(model), hint=f"{{name}} with --weights {model}, if it is that one."
@@ -33,3 +40,14 @@ def open_model(model: str | Path, weights: str | Path | None = None) -> Any:
             f"{model} has no weights by itself.", got="no --weights.", hint="--weights FILE, or the directory of a run."
         )
     return catalogue.create_model(str(model), weights=weights).eval()
+
+
+def open_proven(model: str | Path, weights: str | Path | None = None) -> Any:
+    """A model that is to be relied on: as `open_model`, and asked its goldens again, if it has any."""
+    opened = open_model(model, weights)
+    facts = getattr(opened, "facts", {"precision": "fp32"})
+    exact = facts["precision"] == "fp32" and not facts.get("merge")
+    folder = Path(getattr(opened, "file", None) or Path(model) / WEIGHTS).parent
+    if weights is None and folder.is_dir():
+        replay(opened, folder, near=NEAR if exact else ROUNDED)
+    return opened

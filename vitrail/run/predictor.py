@@ -33,6 +33,16 @@ class Prediction(NamedTuple):
         """The labels in one line, as predictions.csv has them."""
         return BETWEEN.join(self.labels)
 
+    def document(self) -> dict[str, Any]:
+        """The same as JSON has it."""
+        return {
+            "label": self.label,
+            "labels": list(self.labels),
+            "confidence": round(self.confidence, 6),
+            "unknown": self.unknown,
+            "top": [{"label": label, "confidence": round(odds, 6)} for label, odds in self.top],
+        }
+
 
 class Predictor:
     """What a model says, in words."""
@@ -45,8 +55,8 @@ class Predictor:
     @torch.inference_mode()
     def __call__(self, images: Float[Tensor, "B C Y X"]) -> list[Prediction | None]:
         """Look at prepared pictures."""
-        like = next(self.model.parameters())
-        return self.told(self.model(images.to(like)).float().cpu())
+        like = next(self.model.parameters(), None)  # an exported model has none that can be seen
+        return self.told(self.model(images if like is None else images.to(like)).float().cpu())
 
     def told(self, logits: Float[Tensor, "B K"]) -> list[Prediction | None]:
         """What logits mean; nothing, where they are not finite."""
@@ -70,7 +80,8 @@ class Predictor:
 
 def require_classifier(model: Any) -> None:
     """Refuse a model whose head has not been trained."""
-    if not any(bool(parameter.any()) for parameter in model.head.parameters()):
+    head = getattr(model, "head", None)  # what was exported had one
+    if head is not None and not any(bool(parameter.any()) for parameter in head.parameters()):
         raise WeightsError(
             "these weights have no classifier.", got="a head of zeros, or none.", hint="fine-tuned weights, or a run."
         )

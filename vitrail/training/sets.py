@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,8 @@ from vitrail.data.held_out import hold_out
 from vitrail.data.probe import Probe
 from vitrail.data.table import SPLITS, Finding, Source, Stream, Table
 from vitrail.errors import DataError
+from vitrail.run.artefact import is_run
+from vitrail.run.directory import stored_config
 from vitrail.training.settings import Common
 from vitrail.training.view import View
 from vitrail.training.world import World
@@ -167,3 +170,9 @@ def fingerprint(source: Source) -> str:
             made.update(name.encode("utf-8", "surrogateescape") + b"\0")
         made.update(source.labels.tobytes() + source.splits.tobytes())
     return made.hexdigest()[:16]
+
+
+def learned_from(model: str | Path, source: Source) -> bool:
+    """Whether a run was trained on this data."""
+    config = stored_config(Path(model)) if is_run(model) else None
+    return config is not None and config["asked"].get("data_fingerprint") == fingerprint(source)

@@ -9,29 +9,24 @@ from pathlib import Path, PurePosixPath
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.data.find import open_data
-from vitrail.data.labels import bind
 from vitrail.data.loader import Loader, Policy
-from vitrail.data.table import Source, Table
+from vitrail.data.table import Source
 from vitrail.data.transform import Preprocess
 from vitrail.errors import DataError
 from vitrail.metric.account import Account
 from vitrail.metric.paired import Paired
-from vitrail.run.artefact import is_run
-from vitrail.run.directory import stored_config
+from vitrail.run.classes import class_numbers, truth_of
 from vitrail.run.judged import Judged, account_of, compare_rows, judged_rows
 from vitrail.run.opened import open_model
 from vitrail.run.predictor import calibration_of, labels_of, require_classifier
 from vitrail.training.judge import Outputs, outputs_of
-from vitrail.training.sets import fingerprint
+from vitrail.training.sets import learned_from
 from vitrail.training.world import World
-
-SHOWN = 5  # classes that are named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,15 +97,9 @@ def evaluate(
         changes=network.changes,
         skipped=skipped,
         split=split,
-        learned_from=split in {None, "train"} and _learned_from(model, whole),
+        learned_from=split in {None, "train"} and learned_from(model, whole),
         compared=None if compare is None else compare_rows(judged[1][1], rows),
     )
-
-
-def _learned_from(model: str | Path, source: Source) -> bool:
-    """Whether a run was trained on this data."""
-    config = stored_config(Path(model)) if is_run(model) else None
-    return config is not None and config["asked"].get("data_fingerprint") == fingerprint(source)
 
 
 def _judge(
@@ -131,24 +120,10 @@ def _judge(
     if not bool(torch.isfinite(outputs.logits).all()):
         raise DataError("the model's outputs are not finite.", got="NaN or infinity.", hint="other weights.")
     labels, calibration = labels_of(network), calibration_of(network)
-    places = torch.tensor([numbers.get(name, -1) for name in source.classes])
-    truth = _truth(outputs.labels, places, len(labels), several=calibration.several)
+    truth = truth_of(network, numbers, source, outputs.labels)
     account = account_of(outputs.logits, truth, labels, calibration)
     rows = judged_rows("", outputs.names, outputs.logits, truth, labels, calibration)
     return account, rows, outputs, tuple(f"{finding.path}: {finding.detail}" for finding in loader.skipped)
-
-
-def _truth(labels: Tensor, places: Tensor, num: int, *, several: bool) -> Tensor:
-    """The labels of the data as the model counts them; of a model of several, a yes or no for each."""
-    if not several:
-        return places[labels]
-    truth = torch.zeros(len(labels), num)
-    if labels.ndim == 1:
-        truth[torch.arange(len(labels)), places[labels]] = 1.0
-    else:
-        known = places >= 0
-        truth[:, places[known]] = labels[:, known].float()
-    return truth
 
 
 class BothWays(nn.Module):
@@ -166,32 +141,7 @@ def _network(model: str | Path, weights: str | Path | None, source: Source) -> t
     """The model, and the number by which it knows each class of the data."""
     network = open_model(model, weights)
     require_classifier(network)
-    if isinstance(source, Table) and source.starts is not None and not calibration_of(network).several:
-        raise DataError(
-            "this model gives one label a picture.",
-            got="several labels a picture.",
-            hint="a model trained on such data.",
-        )
-    labels = getattr(network, "labels", None)
-    if not labels:
-        return network, bind(_present(source), network.spec.num_classes)
-    numbers = {label: number for number, label in enumerate(labels)}
-    strange = [name for name in _present(source) if name not in numbers]
-    if strange:
-        raise DataError(
-            f"the data has classes that {model} does not know.",
-            got=", ".join(map(repr, strange[:SHOWN]))
-            + (f" and {len(strange) - SHOWN} more." if strange[SHOWN:] else "."),
-            hint=f"the model's own: {', '.join(labels[:8])}{', ...' if len(labels) > 8 else ''}.",
-        )
-    return network, numbers
-
-
-def _present(source: Source) -> list[str]:
-    """The classes that the pictures have; of shards, all that are named."""
-    if isinstance(source, Table):
-        return [source.classes[label] for label in np.unique(source.labels).tolist()]
-    return list(source.classes)
+    return network, class_numbers(network, source, str(model))
 
 
 def _real_accuracy(called: Sequence[int], real_labels: Sequence[set[int]]) -> float | None:

@@ -1,0 +1,119 @@
+"""torch.export's own format. Such a file is a program, so what it calls is read before it is loaded."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrail.engine.exported import Run, damaged
+from vitrail.errors import ExportError
+
+FILE, TITLE, PACKAGE = "model.pt2", "torch.export", "torch"
+FACTS = "vitrail.json"
+LARGEST = 2**26  # bytes of the program's text
+MEMBER = re.compile(
+    r"[^/]+/(archive_format|archive_version|byteorder|\.data/(version|serialization_id)|extra/vitrail\.json"
+    r"|models/model\.json|data/sample_inputs/model\.pt|data/weights/(model_weights_config\.json|weight_\d+)"
+    r"|data/constants/(model_constants_config\.json|tensor_\d+))"
+)
+OPERATOR = re.compile(r"torch\.ops\.aten\.(\w+)\.(\w+)")
+ARITHMETIC = re.compile(
+    r"_operator\.(add|sub|mul|truediv|floordiv|mod|pow|neg|eq|ne|lt|le|gt|ge|getitem)"
+    r"|torch\.sym_(max|min|int|float|not|sqrt)|math\.(floor|ceil|trunc)"
+)
+TEXTUAL = ("gelu", "div", "pad")  # the operators that take a word, which names a way to compute
+GUARD = re.compile(r"(L\['pixels'\]\.size\(\)\[\d\]|\b(max|min|and|or|not)\b|\d+\.\d+|[\d\s()+*/%<>=!,-])*")
+"""A condition on the sizes of the input, which PyTorch would compile and run."""
+FORMULA = re.compile(
+    r"([A-Z][A-Za-z]*\(|Symbol\('\w+'|Float\('[\d.e+-]+'|(positive|integer|nonnegative|real)=True|precision=\d+"
+    r"|\d+|[\s(),*/+-])*"
+)
+"""A size, which SymPy would read, and with it whatever stands there."""
+
+
+def start(path: Path, threads: int) -> tuple[dict[str, Any], Run]:
+    """What an exported file says of itself, and a function from pixels to logits."""
+    del threads  # PyTorch's own number
+    check_archive(path)
+    extra = {FACTS: ""}
+    try:
+        program = torch.export.load(path, extra_files=extra).module()
+        facts = json.loads(extra[FACTS])
+    except Exception as error:  # noqa: BLE001 - whatever a damaged archive leads to
+        raise damaged(path, error) from None
+
+    @torch.inference_mode()
+    def run(pixels: Any) -> Any:
+        return program(torch.from_numpy(pixels))[0].numpy()
+
+    return facts, run
+
+
+def check_archive(path: Path) -> None:
+    """Refuse a file with anything in it that an export has not: other members, pickles, other operators, code."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for info in archive.infolist():
+                name = info.filename
+                if not MEMBER.fullmatch(name):
+                    raise _hostile(path, name)
+                if name.endswith(".json"):
+                    if info.file_size > LARGEST:
+                        raise ExportError(f"{path} is too large a program.", got=f"{info.file_size:,} bytes.")
+                    for key, value in _entries(json.loads(archive.read(info))):
+                        if not _harmless(key, value):
+                            raise _hostile(path, f"{key}: {value!r}"[:120])
+                if name.endswith(".pt"):
+                    # torch.export would unpickle anything where the safe way fails; so it must not fail.
+                    torch.load(io.BytesIO(archive.read(info)), weights_only=True)
+    except ExportError:
+        raise
+    except Exception as error:  # noqa: BLE001 - zip, JSON and pickle each have their own
+        raise damaged(path, error) from None
+
+
+def _hostile(path: Path, got: str) -> ExportError:
+    return ExportError(f"{path} holds what no export of a model does.", got=f"{got}.", hint="another file.")
+
+
+def _harmless(key: str, value: Any) -> bool:
+    """Whether an entry of the program is one that cannot do anything but compute."""
+    if key == "use_pickle":
+        return value is False
+    if key == "path_name":
+        return isinstance(value, str) and re.fullmatch(r"(weight|tensor)_\d+", value) is not None
+    if key == "guards_code":
+        return isinstance(value, list) and all(isinstance(each, str) and GUARD.fullmatch(each) for each in value)
+    if key == "expr_str":
+        return isinstance(value, str) and FORMULA.fullmatch(value) is not None
+    if key == "target" and isinstance(value, str):
+        return ARITHMETIC.fullmatch(value) is not None or _is_mathematics(value)
+    return True
+
+
+def _is_mathematics(target: str) -> bool:
+    """An operator that changes nothing and reads no files: it takes no words, and writes to none of its inputs."""
+    match = OPERATOR.fullmatch(target)
+    if match is None:
+        return False
+    schema = getattr(getattr(torch.ops.aten, match[1]), match[2])._schema  # noqa: SLF001 - the only way to ask it
+    words = any("str" in str(argument.type) for argument in schema.arguments)
+    return not schema.is_mutable and (not words or match[1] in TEXTUAL)
+
+
+def _entries(document: Any) -> Iterator[tuple[str, Any]]:
+    """All keys and values of a document, however deep."""
+    if isinstance(document, dict):
+        for key, value in document.items():
+            yield key, value
+            yield from _entries(value)
+    elif isinstance(document, list):
+        for value in document:
+            yield from _entries(value)
