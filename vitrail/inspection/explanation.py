@@ -61,6 +61,14 @@ class Explanation:
         """The picture and the maps over it, as a figure of matplotlib."""
         return plug.member("vitrail.inspection.still", "draw")(self)
 
+    def laid_over(self, method: str, side: int) -> Image.Image:
+        """The picture, no longer than so many pixels, with one method's map for the first class over it."""
+        return plug.member("vitrail.inspection.overlay", "lay_over")(self, method, side)
+
+    def data(self) -> dict[str, Any]:
+        """All that the interactive page draws from."""
+        return plug.member("vitrail.inspection.page", "page_data")(self)
+
     def page(self) -> str:
         """The interactive page."""
         return plug.member("vitrail.inspection.page", "render")(self)
@@ -161,14 +169,22 @@ def class_number(told: str | int, labels: Sequence[str]) -> int:
     raise unknown_name("class", str(told), labels)
 
 
+def able_methods(model: Any) -> list[str]:
+    """The methods that a model has what they need for, those of attention first."""
+    able = trace.has_attention(model)
+    return [name for name in _known_methods() if able or not plug.load(METHODS, name).NEEDS_ATTENTION]
+
+
+def _known_methods() -> list[str]:
+    return sorted(plug.entries(METHODS), key=lambda name: (not plug.load(METHODS, name).NEEDS_ATTENTION, name))
+
+
 def _methods(model: Any, asked: Sequence[str] | None) -> list[str]:
     """The methods that were asked for, those of attention first; of a model without it, some cannot be had."""
     for name in asked or ():
         plug.load(METHODS, name)
-    entries = {name: plug.load(METHODS, name) for name in plug.entries(METHODS)}
-    known = sorted(entries, key=lambda name: (not entries[name].NEEDS_ATTENTION, name))
-    able = [name for name in known if trace.has_attention(model) or not entries[name].NEEDS_ATTENTION]
-    chosen = [name for name in known if not asked or name in asked]
+    able = able_methods(model)
+    chosen = [name for name in _known_methods() if not asked or name in asked]
     if not set(chosen) <= set(able):
         trace.require_attention(model, f"--method {', '.join(able)}, which works for it")
     return chosen

@@ -31,6 +31,7 @@ SAMPLED = 16  # every so manieth row tells how many letters all will take
 POSITIONS = 340_000  # numbers of how alike positions are
 SMALL = 200  # pixels of a picture that is kept as it is
 FILTERS = 28
+VIEW = ("make.js", "overlay.js", "looks.js", "view.js")  # in this order; with view.css, the view on any page
 
 
 def render(explanation: Explanation) -> str:
@@ -43,11 +44,11 @@ def render(explanation: Explanation) -> str:
         "page.html",
         explanation=explanation,
         facts=_facts(explanation, data),
-        titles={method: plug.load(METHODS, method).TITLE for method in explanation.heat},
+        methods=list(explanation.heat),
         # Inside a script element, "<" could end it.
         data=text.replace("<", "\\u003c"),
-        script=folder.joinpath("view.js").read_text(encoding="utf-8")
-        + folder.joinpath("page.js").read_text(encoding="utf-8"),
+        style=folder.joinpath("view.css").read_text(encoding="utf-8"),
+        script="".join(folder.joinpath(name).read_text(encoding="utf-8") for name in (*VIEW, "page.js")),
     )
 
 
@@ -64,7 +65,11 @@ def page_data(explanation: Explanation) -> dict[str, Any]:
         "window": list(explanation.window),
         "classes": classes,
         "maps": {
-            method: {"says": plug.load(METHODS, method).SAYS, "levels": _packed(_levels(maps.reshape(len(maps), -1)))}
+            method: {
+                "title": plug.load(METHODS, method).TITLE,
+                "says": plug.load(METHODS, method).SAYS,
+                "levels": _packed(_levels(maps.reshape(len(maps), -1))),
+            }
             for method, maps in explanation.heat.items()
         },
         "grid": list(next(iter(explanation.heat.values())).shape[1:]),

@@ -11,6 +11,7 @@ from PIL import Image
 from vitrail.data.decode import Pixels, as_pixels, decode_image, glimpse
 from vitrail.data.table import Content, Picture, Source, Table
 from vitrail.errors import VitrailError
+from vitrail.inspection.overlay import fitted
 
 
 class Album:
@@ -57,15 +58,6 @@ def thumbnail(content: Content, side: int, *, quality: int = 80) -> str:
     if pixels is None:
         return ""
     return jpeg(fitted(Image.fromarray(pixels), side), quality=quality)
-
-
-def fitted(image: Image.Image, side: int) -> Image.Image:
-    """A picture whose longer side is about `side` pixels; the pixels of a very small one stay squares."""
-    times = side // max(image.size)
-    if times > 1:
-        return image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
-    image.thumbnail((side, side))
-    return image
 
 
 def jpeg(image: Image.Image, *, quality: int = 80) -> str:

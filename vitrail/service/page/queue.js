@@ -1,0 +1,29 @@
+// Tasks of which a few run at the same time, and how far they are.
+
+const AT_ONCE = 4;
+
+export class Queue {
+  constructor(onProgress) {
+    Object.assign(this, { onProgress, waiting: [], running: 0, done: 0, total: 0 });
+  }
+
+  add(task) {
+    if (!this.running && !this.waiting.length) this.done = this.total = 0; // a new round
+    this.total += 1;
+    this.waiting.push(task);
+    this.next();
+  }
+
+  next() {
+    this.onProgress(this.done, this.total);
+    while (this.running < AT_ONCE && this.waiting.length) {
+      const task = this.waiting.shift();
+      this.running += 1;
+      task().finally(() => {
+        this.running -= 1;
+        this.done += 1;
+        this.next();
+      });
+    }
+  }
+}
