@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+
+from tests.forge import Forge
 
 ROOT = Path(__file__).parent.parent
 DATA = Path(os.environ.get("VITRAIL_DATA", ROOT.parent / "shared" / "data"))
@@ -30,6 +33,14 @@ def data_dir() -> Path:
 def deit_tiny(data_dir: Path) -> Path:
     """The real DeiT-Ti weights."""
     return data_dir / "weights" / "deit_tiny_patch16_224" / "model.safetensors"
+
+
+@pytest.fixture(scope="session")
+def forge() -> Iterator[Forge]:
+    """A process whose forks run commands, and may be killed."""
+    one = Forge()
+    yield one
+    one.stop()
 
 
 def fill(model: torch.nn.Module, std: float = 0.05) -> torch.nn.Module:

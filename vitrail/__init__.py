@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from vitrail.verbs.convert import convert, save_weights
     from vitrail.verbs.demo import demo
     from vitrail.verbs.evaluate import evaluate
+    from vitrail.verbs.export import export
     from vitrail.verbs.figures import figures
     from vitrail.verbs.models import models
     from vitrail.verbs.predict import predict
+    from vitrail.verbs.serve import serve
     from vitrail.verbs.train import find_lr, train
 
 __version__ = "0.1.0"
@@ -31,6 +33,7 @@ __all__ = [
     "demo",
     "evaluate",
     "explain",
+    "export",
     "figures",
     "find_lr",
     "list_models",
@@ -38,6 +41,7 @@ __all__ = [
     "models",
     "predict",
     "save_weights",
+    "serve",
     "train",
 ]
 
@@ -52,11 +56,13 @@ HOMES = {
     "demo": "vitrail.verbs.demo",
     "evaluate": "vitrail.verbs.evaluate",
     "explain": "vitrail.inspection.explanation",
+    "export": "vitrail.verbs.export",
     "figures": "vitrail.verbs.figures",
     "find_lr": "vitrail.verbs.train",
     "models": "vitrail.verbs.models",
     "predict": "vitrail.verbs.predict",
     "save_weights": "vitrail.verbs.convert",
+    "serve": "vitrail.verbs.serve",
     "load": "vitrail.run.artefact",
     "train": "vitrail.verbs.train",
 }

@@ -123,6 +123,7 @@ class VitClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # th
                 settings=self.settings,
                 seed=seed_of(self.random_state),
                 run=Path(folder) / "run" if self.run is None else self.run,
+                report=self.run is not None,  # what is deleted at once is read by nobody
                 command=COMMAND,
             )
             self.model_ = load(training.run)

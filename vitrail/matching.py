@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
+
+import torch
 
 from vitrail import catalogue
 from vitrail.adapt import check_fit
@@ -10,6 +13,8 @@ from vitrail.errors import ShapeError, SpecError, WeightsError
 from vitrail.names import canonical
 from vitrail.weights.rules import State
 from vitrail.weights.source import Weights
+
+Shapes = dict[str, torch.Size]
 
 
 def candidates(source: str) -> list[str]:
@@ -35,10 +40,10 @@ def matches(loaded: Weights, names: list[str]) -> list[tuple[str, Any]]:
                 raise
             continue
         spec, wanted = _with_channels(spec, loaded.state)
-        if {key: tensor.shape for key, tensor in wanted.items()} == shapes:
+        if wanted == shapes:
             (found if spec.image_size == named.image_size else resized).append((canonical(name), spec))
         elif len(names) == 1:
-            check_fit(loaded.state, wanted, name)
+            check_fit(loaded.state, _hollow(spec).state_dict(), name)
     if not found and not resized:
         raise WeightsError(
             "no model of the catalogue has tensors of these shapes.",
@@ -68,15 +73,26 @@ def only_name(source: str, loaded: Weights, *, hint: str) -> str:
     return names[0]
 
 
-def _with_channels(spec: Any, state: State) -> tuple[Any, State]:
-    """The specification with the file's number of input channels, and the tensors that it asks for."""
+def _with_channels(spec: Any, state: State) -> tuple[Any, Shapes]:
+    """The specification with the file's number of input channels, and the shapes that it asks for."""
+    name, wanted = _asked_for(spec)
+    first = state.get(name)
+    if first is not None and first.ndim > 1 and first.shape[1] not in (0, spec.channels):
+        spec = spec.override({"channels": first.shape[1]})
+        wanted = _asked_for(spec)[1]
+    return spec, wanted
+
+
+@lru_cache(maxsize=1024)  # for the whole catalogue it takes more than a second, and the next file asks again
+def _asked_for(spec: Any) -> tuple[str, Shapes]:
+    """The name of a model's first weight, and the shapes of all."""
+    model = _hollow(spec)
+    return model.first_weight, {key: tensor.shape for key, tensor in model.state_dict().items()}
+
+
+def _hollow(spec: Any) -> Any:
     with catalogue.hollow():
-        model = catalogue.build(spec)
-        first = state.get(model.first_weight)
-        if first is not None and first.ndim > 1 and first.shape[1] not in (0, spec.channels):
-            spec = spec.override({"channels": first.shape[1]})
-            model = catalogue.build(spec)
-    return spec, model.state_dict()
+        return catalogue.build(spec)
 
 
 def _told(loaded: Weights) -> dict[str, Any]:

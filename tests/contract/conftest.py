@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.contract.disturbed import Bench
-from tests.contract.forked import Forge
 from tests.contract.reading import Child, Refuse, fingerprint, read
+from tests.forge import Forge
 from vitrail.errors import DataError
 
 
@@ -51,14 +51,6 @@ def swift_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def swift_path(swift_folder: Path) -> Path:
     """An empty folder in it."""
     return Path(tempfile.mkdtemp(dir=swift_folder))
-
-
-@pytest.fixture(scope="session")
-def forge() -> Iterator[Forge]:
-    """A process whose forks may be killed."""
-    one = Forge()
-    yield one
-    one.stop()
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,8 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from tests.contract import forked
-from tests.contract.forked import Forge, bits, command, words_of
+from tests.contract.forked import bits, words_of
+from tests.forge import PATIENCE, Forge, command
 from vitrail.run import checkpoint as kept
 
 SHORT = ("steps=12", "batch_size=16", "eval_every=4", "save_every=2", "seed=4")
@@ -72,7 +73,7 @@ def finite(path: Path) -> bool:
 
 def wait_until(claim: Callable[[], bool]) -> None:
     """Wait for what another process does."""
-    deadline = time.monotonic() + forked.PATIENCE
+    deadline = time.monotonic() + PATIENCE
     while not claim():
         assert time.monotonic() < deadline
         time.sleep(0.002)

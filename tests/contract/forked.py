@@ -1,127 +1,29 @@
-"""Processes to be killed: one imports everything once, and each run is a fork of it, which takes no time to start."""
+"""What goes wrong in a run: each function here prepares a fork of `tests.forge` for its own misfortune."""
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import importlib
 import json
-import multiprocessing
 import os
 import resource
 import signal
-import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 300  # seconds until a child hangs
 SMALL = (
     *("--model", "vit_mu_patch4_8", "model.drop_path_rate=0.5", "augment.mixup=0.2"),
     *("accumulate=2", "ema=0.9", "precision=float32"),
 )  # a run in which everything that could go wrong is on, and a step takes milliseconds
-DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux: no fork outlives the tests
 CALLS = ("fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "chmod", "truncate", "open")
-
-
-class Forge:
-    """A process that forks."""
-
-    def __init__(self) -> None:
-        spawn = multiprocessing.get_context("spawn")
-        self.pipe, other = spawn.Pipe()
-        self.process = spawn.Process(target=_serve, args=(other,), daemon=True)
-        self.process.start()
-        other.close()
-        assert self.pipe.recv() == "ready"
-
-    def begin(self, function: Callable[..., int | None], *args: Any, log: Path) -> int:
-        """Call a function in a fork, which ends with what it gives as exit code; its number."""
-        self.pipe.send((function, args, str(log)))
-        return self.pipe.recv()
-
-    def end(self, pid: int) -> int:
-        """Wait for a fork; its exit code, or minus the signal that killed it."""
-        self.pipe.send(pid)
-        if not self.pipe.poll(PATIENCE):
-            os.kill(pid, signal.SIGKILL)
-            assert self.pipe.recv() == -signal.SIGKILL
-            raise TimeoutError(pid)
-        return self.pipe.recv()
-
-    def run(self, function: Callable[..., int | None], *args: Any, log: Path) -> int:
-        """Call a function in a fork and wait for it."""
-        return self.end(self.begin(function, *args, log=log))
-
-    def stop(self) -> None:
-        """End the process."""
-        self.process.kill()
-        self.process.join()
-        self.pipe.close()
-
-
-def _serve(pipe: Connection) -> None:
-    import torch._dynamo
-
-    import vitrail.verbs.train
-    from vitrail import catalogue
-    from vitrail.__main__ import build_app
-    from vitrail.data.find import open_data
-
-    # What is imported and read here is there in each fork. Nothing is computed: threads do not outlive a fork.
-    torch.set_num_threads(1)
-    build_app()
-    open_data("digits")
-    torch.optim.AdamW(catalogue.create_model("vit_mu_patch4_8").parameters())
-    vitrail.verbs.train.parse_settings("auto", [], minutes=None, seed=0, has_weights=False)
-    pipe.send("ready")
-    while True:
-        asked = pipe.recv()
-        if isinstance(asked, int):
-            pipe.send(os.waitstatus_to_exitcode(os.waitpid(asked, 0)[1]))
-            continue
-        pid = os.fork()
-        if pid == 0:
-            _act(*asked)
-        pipe.send(pid)
-
-
-def _act(function: Callable[..., int | None], args: tuple[Any, ...], log: str) -> None:
-    code = 1
-    try:
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
-        shown = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(shown, 1)
-        os.dup2(shown, 2)
-        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)
-        code = function(*args) or 0
-    except SystemExit as stop:
-        code = stop.code if isinstance(stop.code, int) else 1
-    except BaseException:  # noqa: BLE001 - whatever it is, the log tells it
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        os._exit(code)
 
 
 def words_of(run: Path, *more: str, data: str | Path = "digits", workers: int = 0) -> list[str]:
     """The words of a small run."""
     return ["train", str(data), "--run", str(run), *SMALL, f"workers={workers}", *more]
-
-
-def command(words: Sequence[str], *prepare: Callable[[], None]) -> None:
-    """The command line, in a process that was prepared for it by what follows."""
-    from vitrail.__main__ import main
-
-    for change in prepare:
-        change()
-    sys.argv = ["vitrail", *words]
-    main()
 
 
 def kill_at_call(number: int) -> None:

@@ -17,6 +17,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from tests.contract.damage import CHANGES, DAMAGES, damage, encoded, photo
+from tests.forge import Forge
 from vitrail import check
 from vitrail.data.check import KINDS, Report
 from vitrail.data.classes import class_findings
@@ -208,19 +209,19 @@ def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, timeout=120)
 
 
-def test_exit_codes_json_and_summary(clean: Path, tmp_path: Path) -> None:
+def test_exit_codes_json_and_summary(clean: Path, tmp_path: Path, forge: Forge) -> None:
     done = run(str(clean), "--json", cwd=tmp_path)
     document = json.loads(done.stdout)
     assert (done.returncode, document["files"], document["findings"], document["ok"]) == (0, 140, [], True)
     write(tmp_path / "bad", [f"a/{number}.jpg" for number in range(9)])
     (tmp_path / "bad" / "a" / "\u2603\nnew.jpg").write_bytes(b"")
     Path(os.fsdecode(bytes(tmp_path / "bad" / "a") + b"/\xff\xfe.jpg")).write_bytes(b"")
-    done = run("bad", "--json", "--quiet", cwd=tmp_path)
+    done = forge.told("check", "bad", "--json", "--quiet", cwd=tmp_path)
     document = json.loads(done.stdout)
     assert (done.returncode, document["ok"], done.stderr) == (3, False, "")
     assert {finding["kind"] for finding in document["findings"]} == {"empty"}
     assert document["findings"][0].keys() >= {"path", "kind", "detail"}
-    done = run("bad", cwd=tmp_path)
+    done = forge.told("check", "bad", cwd=tmp_path)
     assert done.returncode == 3
     assert "empty: 2 (a file without content)" in done.stdout
     assert "\\n" in done.stdout

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.contract import forked
-from tests.contract.forked import Forge
+from tests.forge import Forge
 from vitrail.errors import RunError
 from vitrail.files import clean, replacing, sync_folder, write_text
 from vitrail.run import checkpoint as kept

@@ -12,8 +12,9 @@ import pytest
 
 from tests.contract import forked
 from tests.contract.disturbed import KILLED, SHORT, Bench, at_step, finite, metrics
-from tests.contract.forked import bits, command, words_of
+from tests.contract.forked import bits, words_of
 from tests.contract.reading import fingerprint
+from tests.forge import command
 from vitrail.run import checkpoint as kept
 
 

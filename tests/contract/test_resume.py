@@ -18,7 +18,8 @@ import pytest
 
 from tests.contract import forked
 from tests.contract.disturbed import KILLED, Bench, at_step, finite, metrics, wait_until
-from tests.contract.forked import bits, command
+from tests.contract.forked import bits
+from tests.forge import PATIENCE, command
 from vitrail.run import checkpoint as kept
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
@@ -217,7 +218,7 @@ def test_terminated_command(bench: Bench) -> None:
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     wait_until((run / "checkpoints" / kept.step_name(2)).is_dir)
     process.terminate()
-    said = process.communicate(timeout=forked.PATIENCE)[1]
+    said = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 130
     step = re.search(r"Saved at step (\d+) in \S+/command\. The same command goes on from there\.", said)
     assert step is not None

@@ -8,20 +8,24 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from tests.conftest import ROOT, fill
-from vitrail import create_model, errors, plug, save_weights
+from tests.forge import Forge
+from vitrail import create_model, errors, plug, save_weights, train
 from vitrail.data.augment import Augment
 from vitrail.data.transform import Preprocess
 from vitrail.errors import VitrailError
 
 PAGES = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md"))
-SECONDS = "0.1"  # minutes that a command of several gets here
+MINUTES = "0.02"  # that a command of several gets here
 DEIT, WEIGHTS = "deit_tiny_patch16_224", ("--weights", "model.safetensors")
 DOCS = "\n".join(page.read_text() for page in PAGES)
 
@@ -29,17 +33,26 @@ DOCS = "\n".join(page.read_text() for page in PAGES)
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the documents' examples find in the current folder: weights and photos."""
+    torch.set_num_threads(1)  # two workers, two cores
     folder = tmp_path_factory.mktemp("workplace")
     save_weights(fill(create_model("deit_tiny_patch16_224")), folder / "model.safetensors")
     for number, name in enumerate(["tench", "n01443537", "2"]):
         (folder / "photos" / name).mkdir(parents=True)
         Image.new("RGB", (300, 260), (40 * number, 90, 200)).save(folder / "photos" / name / "a.jpg")
     random = np.random.default_rng(0)
-    for number in range(40):
-        path = folder / "pets" / ("train" if number < 20 else "val") / ("cat", "dog")[number % 2] / f"{number}.jpg"
+    for number in range(24):
+        path = folder / "pets" / ("train" if number < 16 else "val") / ("cat", "dog")[number % 2] / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(random.integers(0, 256, (9, 9, 3), dtype=np.uint8)).resize((96, 80)).save(path)
     Image.fromarray(random.integers(0, 256, (9, 9, 3), dtype=np.uint8)).resize((320, 240)).save(folder / "dog.jpg")
+    few = ["steps=20", "batch_size=8", "ema=0.0"]
+    train(
+        folder / "pets",
+        model="vit_mu_patch16_64",
+        recipe="scratch",
+        run=folder / "runs" / "cats-and-dogs",
+        settings=few,
+    )
     (folder / "empty").mkdir()
     (folder / "cut.jpg").write_bytes((folder / "dog.jpg").read_bytes()[:2000])
     return folder
@@ -61,18 +74,66 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
+def commands(page: Path) -> list[str]:
+    return [line for block in blocks(page, "sh") for line in block.splitlines()]
+
+
+FIRST = {
+    shlex.split(line)[1]: (page, line)
+    for page in reversed(PAGES)
+    for line in reversed(commands(page))
+    if line.startswith("vitrail ")
+}
+"""Where each verb is shown first."""
+ADDRESS = "http://127.0.0.1:8000"
+"""Where the documents' service is; here it is wherever a port is free."""
+
+
+@contextmanager
+def served(line: str | None, cwd: Path) -> Iterator[str]:
+    """The address of the service that a command starts, if there is one; at the end it is stopped."""
+    if line is None:
+        yield ADDRESS
+        return
+    words = [sys.executable, "-W", "error", "-m", *shlex.split(line), "--port", "0", "--json", "--quiet"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=cwd) as process:
+        assert process.stdout is not None
+        yield json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")["address"]
+        process.terminate()
+        assert process.wait() == 0, line
+
+
+def curl(line: str, address: str, cwd: Path) -> None:
+    """A request as the documents show it, answered as they say."""
+    told = [*shlex.split(line.replace(ADDRESS, address)), "--fail-with-body"]
+    done = subprocess.run(told, capture_output=True, text=True, check=False, cwd=cwd)
+    assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+    if "/v1/" in line and "-o" not in told:
+        json.loads(done.stdout)
+
+
 def hurried(words: list[str]) -> list[str]:
-    """The same command with less time."""
-    return [SECONDS if before == "--minutes" else word for before, word in zip(["", *words], words, strict=False)]
+    """The same command with less to do: fewer minutes, and smaller batches to try learning rates on."""
+    less = [MINUTES if before == "--minutes" else word for before, word in zip(["", *words], words, strict=False)]
+    return [*less, "batch_size=16"] if "--find-lr" in words else less
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_command_shown_runs(page: Path, workplace: Path) -> None:
-    for block in blocks(page, "sh"):
-        for line in block.splitlines():
+def test_every_command_shown_runs(page: Path, workplace: Path, forge: Forge) -> None:
+    address = ADDRESS
+    with ExitStack() as stack:
+        for line in commands(page):
             words = shlex.split(line)
+            if words[0] == "curl":
+                curl(line, address, workplace)
+                continue
             assert words[0] == "vitrail"
-            done = run(*hurried(words[1:]), cwd=workplace)
+            if words[1] == "serve":
+                address = stack.enter_context(served(line, workplace))
+                continue
+            # Each verb once as a user starts it. The others in forks: importing torch for each would take minutes.
+            tell = run if FIRST[words[1]] == (page, line) else forge.told
+            done = tell(*hurried(words[1:]), cwd=workplace)
             assert done.returncode == 0, f"{line}\n{done.stderr}"
             if "--json" in words:
                 json.loads(done.stdout)
@@ -82,8 +143,12 @@ def test_every_command_shown_runs(page: Path, workplace: Path) -> None:
 def test_every_python_example_runs(page: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(workplace)
     names: dict[str, object] = {}
-    for block in blocks(page, "python"):
-        exec(compile(block, page.name, "exec"), names)
+    asked = any(ADDRESS in block for block in blocks(page, "python"))
+    line = next(line for line in commands(page) if line.startswith("vitrail serve ")) if asked else None
+    with served(line, workplace) as address:
+        for block in blocks(page, "python"):
+            few = re.sub(r"\bsteps=\d{2,}", "steps=5", block)  # no example claims what it has learned
+            exec(compile(few.replace(ADDRESS, address), page.name, "exec"), names)
 
 
 def test_the_readmes_two_commands() -> None:
@@ -95,6 +160,7 @@ def test_the_readmes_two_commands() -> None:
 @pytest.mark.parametrize("verb", plug.entries("vitrail.cli"))
 def test_every_verb_is_documented_and_has_help(verb: str, workplace: Path) -> None:
     assert f"## vitrail {verb}" in DOCS
+    assert verb in FIRST, "shown, so run in a process of its own above"
     done = run(verb, "--help", cwd=workplace)
     assert done.returncode == 0
     assert "--json" in done.stdout
@@ -136,7 +202,9 @@ def test_every_dependency_has_its_reason() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     page = (ROOT / "docs" / "dependencies.md").read_text()
     for dependency in project["dependencies"]:
-        assert f"| {re.split('[<>=]', dependency)[0]} |" in page
+        assert f"| {re.split('[<>=]', dependency)[0]} |" in page, dependency
+    for dependency in project["optional-dependencies"]["export"]:
+        assert re.search(rf"^\| ([a-z]+, )?{re.split('[<>=]', dependency)[0]}\b", page, re.MULTILINE), dependency
 
 
 def test_links_lead_somewhere() -> None:

@@ -116,16 +116,7 @@ def document(row: Row) -> dict[str, Any]:
     """A row as JSON has it."""
     if row.prediction is None:
         return {"path": row.path, "error": row.error}
-    told = row.prediction
-    top = [{"label": label, "confidence": round(odds, 6)} for label, odds in told.top]
-    return {
-        "path": row.path,
-        "label": told.label,
-        "labels": told.labels,
-        "confidence": round(told.confidence, 6),
-        "unknown": told.unknown,
-        "top": top,
-    }
+    return {"path": row.path, **row.prediction.document()}
 
 
 def _cells(row: Row) -> list[object]:

@@ -71,6 +71,7 @@ def train(
     folds: int | None = None,
     dry_run: bool = False,
     shard: bool = False,
+    report: bool = True,
     data_dir: str | Path | None = None,
     command: str = "vitrail.train(...)",
     view: View | None = None,
@@ -81,6 +82,7 @@ def train(
     call again goes on with a run that was interrupted, and only tells the result of one that has ended. With `dry_run`
     a few pictures go through everything, nothing is kept, and the story is a forecast. With `folds` as many more models
     are trained, each without a part of the pictures, so that each picture is judged by one that has not seen it.
+    Without `report` there is no page at the end, for runs that nobody will look at.
     """
     started = time.monotonic()
     world = processes.join()
@@ -95,12 +97,12 @@ def train(
     _check_place(path, asked.source)
     how = How(view, world, shard, command)
     if divided is None or folds is None:
-        return _train(asked, path, how, started=started)
+        return _train(asked, path, how, started=started, report=report)
     asked = asked.shared_among(folds + 1)
-    result = _train(asked, path, how, started=started)
+    result = _train(asked, path, how, started=started, report=report)
     if world.lead(lambda: not (path / ACCOUNT).is_file()):
         raise RunError(f"{path} was trained by an earlier version.", got="no account of it.", hint="another --run.")
-    return result._replace(folds=_train_folds(asked, divided, folds, path, how))
+    return result._replace(folds=_train_folds(asked, divided, folds, path, how, report=report))
 
 
 class How(NamedTuple):
@@ -112,7 +114,7 @@ class How(NamedTuple):
     command: str
 
 
-def _train(asked: Asked, path: Path, how: How, *, started: float, report: bool = True) -> Training:
+def _train(asked: Asked, path: Path, how: How, *, started: float, report: bool) -> Training:
     """One run: begun, gone on with, or, if it has ended, told."""
     view, world = how.view, how.world
     with directory.claim(path) if world.leads else nullcontext():
@@ -143,7 +145,7 @@ def _train(asked: Asked, path: Path, how: How, *, started: float, report: bool =
         return Training(run=path, **end_run(task, asked.recipe, outcome, asked.source if report else None))
 
 
-def _train_folds(asked: Asked, table: Table, folds: int, path: Path, how: How) -> dict[str, Any]:
+def _train_folds(asked: Asked, table: Table, folds: int, path: Path, how: How, *, report: bool) -> dict[str, Any]:
     """A run for each fold, without its pictures; then what they say to them, all together."""
     view, world = how.view, how.world
     numbers = world.lead(lambda: _parts(asked, table, folds, path / "folds"))
@@ -168,7 +170,8 @@ def _train_folds(asked: Asked, table: Table, folds: int, path: Path, how: How) -
     if world.leads:
         write_judged(path / OUT_OF_FOLD, rows)
         directory.write_json(path / directory.FOLDS, found)
-        write_report(path, asked.source)
+        if report:
+            write_report(path, asked.source)
     return found
 
 
