@@ -179,3 +179,16 @@ def test_a_fault_of_ours_ends_a_batch_and_not_the_service() -> None:
         return await batcher.put([b"b"], 1, until())[0]
 
     assert ran(work)["label"] == "b"
+
+
+@pytest.mark.parametrize(("seconds", "limit"), [(4.0, 1), (0.05, 5), (0.0001, 32)])
+def test_the_first_batches_are_of_what_one_picture_takes(seconds: float, limit: int) -> None:
+    async def look(*_: Any) -> list[Any]:
+        return []
+
+    async def told() -> int:
+        one = module.Batcher(look, latency=0.25)
+        one.expect(seconds)
+        return one.limit
+
+    assert in_loop(told()) == limit
