@@ -31,7 +31,7 @@ from tests.parity.conftest import timm
 from vitrail import create_model, save_weights
 from vitrail.benchmark.compare import hardware, take_turns
 from vitrail.exports.contest import all_forms, make_all, name_of, rank
-from vitrail.exports.graph import Graph, at_size
+from vitrail.exports.graph import Graph, leaving
 from vitrail.exports.making import Trial
 from vitrail.exports.pictures import gather
 from vitrail.exports.proof import faith_of, logits_of, speeds
@@ -73,7 +73,7 @@ def measure(asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
     pictures = gather(network, asked.model, asked.data, calibration=None, limit=asked.pictures)
     before = logits_of(network, pictures.judged)
     peers = _peers(asked.model, weights, network, pictures, folder)
-    traced = Traced(Graph(at_size(network, None)))
+    traced = Traced(Graph(leaving(network)))
     say = lambda text: print(text, file=sys.stderr)  # noqa: E731
     made, refused = make_all(Trial(traced, pictures, before, say=say), all_forms(), folder)
     fast = speeds({name_of(each): each.opened for each in made}, pictures.judged)

@@ -65,7 +65,7 @@ def test_what_waits_is_one_batch_and_each_gets_its_own() -> None:
         several = batcher.put([b"b", b"c"], 3, until())
         answers = await asyncio.gather(*one, *several)
         assert eye.batches == [[b"a", b"b", b"c"]]
-        assert batcher.idle
+        assert batcher.num_waiting == 0
         return answers
 
     answers = ran(work)

@@ -18,7 +18,7 @@ from vitrail.data.transform import Preprocess
 from vitrail.engine.exported import RUNTIMES, exported_file, open_exported
 from vitrail.errors import ExportError, InspectionError, RunError, SpecError
 from vitrail.exports import making
-from vitrail.exports.graph import Graph, at_size, resize_matrix, resized_in_graph, with_merging
+from vitrail.exports.graph import Graph, at_size, leaving, resize_matrix, resized_in_graph
 from vitrail.exports.making import FORMATS
 from vitrail.exports.pictures import gather
 from vitrail.exports.sensitivity import worst_layers
@@ -145,7 +145,7 @@ def _written(traced: Traced, form: str, folder: Path) -> Any:
 
 def test_any_size_in_one_graph(tmp_path: Path) -> None:
     model = small("class token")
-    traced = Traced(Graph(at_size(model, None, dynamic=True)), dynamic=True)
+    traced = Traced(Graph(leaving(model, dynamic=True)), dynamic=True)
     for form in FORMATS_TO_TRY:
         opened = _written(traced, form, tmp_path)
         for size in SIZES:
@@ -155,7 +155,7 @@ def test_any_size_in_one_graph(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", SIZES[1:])
 def test_another_size_fixed(tmp_path: Path, size: tuple[int, int]) -> None:
     model = small("class token")
-    traced = Traced(Graph(at_size(model, size)))
+    traced = Traced(Graph(leaving(at_size(model, size))))
     for form in FORMATS_TO_TRY:
         opened = _written(traced, form, tmp_path)
         assert opened.preprocess.size == size
@@ -165,14 +165,27 @@ def test_another_size_fixed(tmp_path: Path, size: tuple[int, int]) -> None:
 @pytest.mark.parametrize("kind", sorted(set(SMALL) - {"class token"}))
 def test_every_kind_of_model_leaves(tmp_path: Path, kind: str) -> None:
     model = small(kind)
-    traced = Traced(Graph(at_size(model, None)))
+    traced = Traced(Graph(leaving(model)))
     for form in ("pt2", "openvino"):  # OpenVINO's is ONNX's graph
         assert _same(model, _written(traced, form, tmp_path), model.preprocess.size) < 1e-4, form
 
 
+@pytest.mark.parametrize(
+    ("kind", "num"), [("class token", 1), ("distilled", 2), ("registers", 1), ("mean pooling", 196)]
+)
+def test_the_last_block_computes_what_the_head_reads(kind: str, num: int) -> None:
+    model = small(kind)
+    left = leaving(model)
+    images = torch.randn(2, 3, 224, 224)
+    with torch.inference_mode():
+        assert left.encode(left.tokenize(images)).x.shape[1] == num
+        assert torch.allclose(left(images), model(images), atol=1e-5)
+        assert model.encode(model.tokenize(images)).x.shape[1] >= 196  # the one that was given is as it was
+
+
 def test_a_table_of_sines_keeps_its_size() -> None:
     with pytest.raises(ExportError, match="sines cannot be resized"):
-        at_size(create_model("vit_mu_patch16_224", position="sincos_2d"), None, dynamic=True)
+        leaving(create_model("vit_mu_patch16_224", position="sincos_2d"), dynamic=True)
 
 
 def test_float_input(home: Path, tmp_path: Path) -> None:
@@ -195,7 +208,7 @@ def test_tokens_are_merged(home: Path, tmp_path: Path) -> None:
     assert proof["max_logit_diff"] > 3e-5  # beside the model as it was
     for model, dynamic in ((run, True), (create_model("resnetv2_50x1_bit"), False)):
         with pytest.raises(ExportError, match="Vision Transformer of one size"):
-            with_merging(model, 2, dynamic=dynamic)
+            leaving(model, merge=2, dynamic=dynamic)
 
 
 @pytest.mark.parametrize("rule", ["bicubic", "zoom"])
@@ -262,12 +275,33 @@ def test_what_loses_too_much_is_refused_and_nothing_is_left(
         return type(faith)(**{**faith.__dict__, "top1_after": faith.top1_before - next(lost)})
 
     monkeypatch.setattr(making, "faith_of", stern)
-    monkeypatch.setattr(making, "KEPT", (0, 1, 2, 4))  # four would be more than a quarter of the layers
+    monkeypatch.setattr(making, "KEPT", (1, 2, 4))  # four would be more than a quarter of the layers
     with pytest.raises(ExportError, match=r"onnx int8 loses more than 0\.5 points") as refused:
         export(home / "run", format="onnx", precision="int8", data=home / "data", out=tmp_path / "out" / "it", **QUICK)
     assert "2.00 points on 60 pictures (100.0% before, 98.0% after). Worst layers: " in str(refused.value)
     assert list((tmp_path / "out").iterdir()) == []
     assert next(lost, None) is None  # three attempts
+
+
+def test_where_far_too_much_is_lost_all_that_may_stay_in_float_does(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge, attempts = making.faith_of, []
+
+    def stern(before: Any, after: Any, pictures: Any) -> Any:
+        """As if int8 lost ten points whatever is kept."""
+        faith = judge(before, after, pictures)
+        return type(faith)(**{**faith.__dict__, "top1_after": faith.top1_before - 0.1})
+
+    monkeypatch.setattr(making, "faith_of", stern)
+    monkeypatch.setattr(making, "KEPT", (1, 2))
+    with pytest.raises(ExportError, match=r"10\.00 points"):
+        export(
+            home / "run", format="onnx", precision="int8", data=home / "data", out=tmp_path / "out", say=attempts.append
+        )
+    assert [each for each in attempts if "proving" in each] == [
+        *("Writing and proving onnx int8", "Writing and proving onnx int8, 2 layers in float"),
+    ]
 
 
 def test_layers_that_hurt_stay_in_float(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +315,7 @@ def test_layers_that_hurt_stay_in_float(home: Path, tmp_path: Path, monkeypatch:
         return faith if len(attempts) > 2 else type(faith)(**{**faith.__dict__, "top1_after": faith.top1_before - 0.01})
 
     monkeypatch.setattr(making, "faith_of", stern)
-    monkeypatch.setattr(making, "KEPT", (0, 1, 2))
+    monkeypatch.setattr(making, "KEPT", (1, 2))
     asked = {"data": home / "data", "precision": "int8", "out": tmp_path / "out"}
     proof = export(home / "run", format="openvino", **asked, **QUICK)
     model = load(home / "run")
@@ -321,6 +355,22 @@ def test_goldens_are_asked_again(home: Path, tmp_path: Path, best: dict[str, Any
         (copied / "golden.safetensors").write_bytes(b"no tensors")
         with pytest.raises(RunError, match="cannot be read"):
             open_proven(copied)
+
+
+@pytest.mark.parametrize(
+    "change", [{"kernel": "bilinear"}, {"crop": 0.95}, {"resize": "squash"}, {"background": [0, 0, 0]}]
+)
+def test_another_preparation_of_pictures_is_seen(home: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+    import shutil
+
+    import yaml
+
+    copied = shutil.copytree(home / "run", tmp_path / "run")
+    config = yaml.safe_load((copied / "config.yaml").read_text(encoding="utf-8"))
+    config["preprocess"].update(change)
+    (copied / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    with pytest.raises(RunError, match="no longer prepares pictures as it did"):
+        open_proven(copied)
 
 
 def test_an_export_is_replaced_whole_and_nothing_else_is(home: Path, tmp_path: Path) -> None:
@@ -365,12 +415,3 @@ def test_several_exports_in_a_folder_are_asked_about(tmp_path: Path) -> None:
     (tmp_path / "model.pt2").touch()
     with pytest.raises(ExportError, match="several exported models"):
         open_model(tmp_path)
-
-
-def _changed(path: Path, change: Any) -> Path:
-    """A copy of an archive with its members changed."""
-    copied = path.with_name("changed.pt2")
-    with zipfile.ZipFile(path) as old, zipfile.ZipFile(copied, "w") as new:
-        for info in old.infolist():
-            new.writestr(info, change(info.filename, old.read(info)))
-    return copied

@@ -17,7 +17,7 @@ from tests.contract.small_models import SMALL, small
 from vitrail.engine.exported import open_exported
 from vitrail.errors import ExportError
 from vitrail.exports.format import pt2
-from vitrail.exports.graph import Graph, at_size, with_merging
+from vitrail.exports.graph import Graph, leaving
 from vitrail.exports.making import facts_for
 from vitrail.exports.traced import Traced
 
@@ -35,7 +35,7 @@ class Evil:
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An export that is fine."""
-    traced = Traced(Graph(at_size(small("class token"), None, dynamic=True)), dynamic=True)
+    traced = Traced(Graph(leaving(small("class token"), dynamic=True)), dynamic=True)
     path = tmp_path_factory.mktemp("program") / "model.pt2"
     pt2.write(traced, path, "fp32", facts_for(traced, "fp32"), pixels=NONE, keep=())
     assert open_exported(path).labels
@@ -131,8 +131,8 @@ def test_other_members_are_refused(program: Path, tmp_path: Path, name: str) -> 
 
 @pytest.mark.parametrize("kind", [*SMALL, "merged"])
 def test_exports_of_every_kind_are_let_in(tmp_path: Path, kind: str) -> None:
-    model = at_size(small("class token" if kind == "merged" else kind), None)
-    traced = Traced(Graph(with_merging(model, 4, dynamic=False) if kind == "merged" else model))
+    model = small("class token" if kind == "merged" else kind)
+    traced = Traced(Graph(leaving(model, merge=4 if kind == "merged" else 0)))
     pt2.write(traced, tmp_path / "model.pt2", "bf16", facts_for(traced, "bf16"), pixels=NONE, keep=())
     opened = open_exported(tmp_path / "model.pt2")
     pixels = np.zeros((2, *model.preprocess.size, 3), dtype=np.uint8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -165,6 +166,17 @@ def test_every_verb_is_documented_and_has_help(verb: str, workplace: Path) -> No
     assert done.returncode == 0
     assert "--json" in done.stdout
     assert "--quiet" in done.stdout
+
+
+@pytest.mark.parametrize("verb", plug.entries("vitrail.cli"))
+def test_a_verb_has_the_same_defaults_in_python(verb: str) -> None:
+    """The command line names its own, for it must not import a verb to show its help."""
+    own = inspect.signature(plug.member(f"vitrail.cli.{verb}", "command")).parameters
+    called = inspect.signature(plug.member(f"vitrail.verbs.{verb}", verb)).parameters
+    for name in own.keys() & called.keys():
+        shown, used = own[name].default, called[name].default
+        used = round(used * 1000) if (verb, name) == ("serve", "latency") else used  # milliseconds and seconds
+        assert str(shown) == str(used) or (shown, used) == (None, ()), name
 
 
 @pytest.mark.parametrize("package", ["vitrail.model", "vitrail.stem"])

@@ -10,6 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.errors import ExportError
+from vitrail.nn.attention.full import Attention
+from vitrail.nn.last import LastBlock
 from vitrail.nn.merge import MergingBlocks
 from vitrail.run.predictor import calibration_of
 from vitrail.tokens import Layout, cut
@@ -51,33 +53,35 @@ class Graph(nn.Module):
         return torch.zeros(num, channels, *size)
 
 
-def at_size(model: Any, size: tuple[int, int] | None, *, dynamic: bool = False) -> Any:
-    """A copy of a model for pictures of another size, or of any size that its patches divide."""
-    model = copy.deepcopy(model).eval().requires_grad_(False)
-    has_grid = hasattr(model.spec, "stem")
-    if size is not None and tuple(size) != tuple(model.preprocess.size):
-        grid = cut(size, model.spec.stem.cell) if has_grid else ()
-        table = model.position_table(grid) if has_grid else None
+def at_size(model: Any, size: tuple[int, int]) -> Any:
+    """A copy of a model for pictures of another size."""
+    model = copy.deepcopy(model).eval()
+    if hasattr(model.spec, "stem"):
+        table = model.position_table(cut(size, model.spec.stem.cell))
         if table is not None:
             name = "pos_embed" if model.pos_embed is not None else "pos_fixed"
             kept = table.detach().clone()
             setattr(model, name, nn.Parameter(kept, requires_grad=False) if name == "pos_embed" else kept)
-        model.spec = model.spec.override({"image_size": size})
-        model.preprocess = model.preprocess.override({"size": size})
-    if dynamic and has_grid and model.pos_embed is not None:
-        old, table, rule = model.spec.table_layout, model.pos_embed, model.spec.resize_rule
-        model.position_table = lambda grid: resized_in_graph(table, old, grid, rule)
-    elif dynamic and has_grid and model.pos_fixed is not None:
-        raise ExportError(
-            "a table of sines cannot be resized in the graph.",
-            got=f"position={model.spec.position}.",
-            hint="--size ROWSxCOLUMNS.",
-        )
+    model.spec = model.spec.override({"image_size": size})
+    model.preprocess = model.preprocess.override({"size": size})
     return model
 
 
-def with_merging(model: Any, num: int, *, dynamic: bool) -> Any:
-    """The same model, which merges so many cells a block."""
+def leaving(model: Any, *, merge: int = 0, dynamic: bool = False) -> Any:
+    """A copy of a model that computes what its head reads and no more; with `merge` so many cells a block become one,
+    with `dynamic` it takes any size that its patches divide.
+    """
+    model = copy.deepcopy(model).eval().requires_grad_(False)
+    if merge:
+        _merge(model, merge, dynamic=dynamic)
+    elif getattr(model.spec, "pool", "") == "token" and isinstance(model.blocks[-1].attn, Attention):
+        model.blocks[-1] = LastBlock(model.blocks[-1], 1 + model.spec.distilled)
+    if dynamic and hasattr(model.spec, "stem"):
+        _take_any_size(model)
+    return model
+
+
+def _merge(model: Any, num: int, *, dynamic: bool) -> None:
     if not hasattr(model, "blocks") or dynamic:
         raise ExportError(
             "tokens are merged in a Vision Transformer of one size.",
@@ -85,7 +89,18 @@ def with_merging(model: Any, num: int, *, dynamic: bool) -> Any:
             hint="leaving out --merge.",
         )
     model.blocks = MergingBlocks(model.blocks, num)
-    return model
+
+
+def _take_any_size(model: Any) -> None:
+    if model.pos_embed is not None:
+        old, table, rule = model.spec.table_layout, model.pos_embed, model.spec.resize_rule
+        model.position_table = lambda grid: resized_in_graph(table, old, grid, rule)
+    elif model.pos_fixed is not None:
+        raise ExportError(
+            "a table of sines cannot be resized in the graph.",
+            got=f"position={model.spec.position}.",
+            hint="--size ROWSxCOLUMNS.",
+        )
 
 
 def resized_in_graph(

@@ -11,18 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from vitrail.errors import ExportError, brief
 from vitrail.exports.making import Made
 from vitrail.exports.pictures import NUM_GOLDEN, Pictures
 from vitrail.files import sync_file, sync_folder, umask
-from vitrail.run.artefact import GOLDEN
+from vitrail.run.golden import GOLDEN, write_golden
 
 PROOF = "proof.json"
 OWN = {
-    *("README.md", "golden.safetensors", "model.bin", "model.onnx", "model.onnx.data", "model.pt2", "model.xml"),
-    PROOF,
+    *("README.md", "model.bin", "model.onnx", "model.onnx.data", "model.pt2", "model.xml"),
+    *(GOLDEN, PROOF),
 }
 """What an export may leave, and so what may be replaced."""
 CARD = """# {name}, {format} {precision}
@@ -77,7 +76,7 @@ def keep(made: Made, out: Path, pictures: Pictures, proof: dict[str, Any]) -> Pa
     """Put an export and its proof in place of what was there; the path of its file."""
     folder = made.file.parent
     pixels = torch.from_numpy(pictures.judged[:NUM_GOLDEN].copy())
-    save_file({"pixels": pixels, "logits": made.after[:NUM_GOLDEN].contiguous()}, folder / GOLDEN)
+    write_golden(folder, made.opened.preprocess, pixels, made.after[:NUM_GOLDEN])
     (folder / PROOF).write_text(json.dumps(proof, indent=2) + "\n", encoding="utf-8")
     (folder / "README.md").write_text(_card(made, proof), encoding="utf-8")
     for file in folder.iterdir():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ from vitrail.exports.traced import Traced
 from vitrail.run.predictor import calibration_of, labels_of
 
 FORMATS = "vitrail.exports.format"
-KEPT = (0, 2, 4, 8, 12)  # layers that stay in float, attempt after attempt
+KEPT = (2, 4, 8, 12)  # layers that stay in float, attempt after attempt
 MOST = 4  # of so many layers one may stay
-HOPELESS = 10  # times the budget: ranges are wrong everywhere, not in some layers
+FAR = 10  # times the budget: a few layers more in float will not do
 FEWEST = 8  # pictures from which ranges are learned
 Say = Callable[[str], None]
 
@@ -57,6 +58,7 @@ class Trial:
     say: Say = lambda _: None
     progress: Progress | None = None
 
+    @cached_property
     def worst_layers(self) -> list[str]:
         """The layers that suffer most from eight bits, by some of the pictures that ranges are learned from."""
         model = self.traced.graph.model
@@ -100,21 +102,28 @@ def make(trial: Trial, form: str, precision: str, folder: Path) -> Made:
     """
     check_asked(form, precision, trial.pictures)
     file = folder / plug.load(RUNTIMES, form).FILE
-    order: list[str] = []
     tried: list[tuple[Faith, tuple[str, ...]]] = []
-    for num in KEPT if precision == "int8" else (0,):
-        if num and not order:
-            order = trial.worst_layers()
-        if num and (num > len(order) // MOST or tried[0][0].drop > HOPELESS * max(trial.max_drop, 0.005)):
-            break
-        kept = tuple(order[:num])
-        trial.say(f"Writing and proving {form} {precision}" + (f", {num} layers in float" if num else ""))
+    for kept in _attempts(trial, precision, tried):
+        trial.say(f"Writing and proving {form} {precision}" + (f", {len(kept)} layers in float" if kept else ""))
         opened, after = _written(trial, form, precision, file, kept)
         faith = faith_of(trial.before, after, trial.pictures)
         tried.append((faith, kept))
         if faith.drop <= trial.max_drop:
             return Made(format=form, precision=precision, file=file, opened=opened, faith=faith, after=after, kept=kept)
-    raise _refused(f"{form} {precision}", tried, order, trial.max_drop)
+    raise _refused(f"{form} {precision}", tried, trial.worst_layers if precision == "int8" else [], trial.max_drop)
+
+
+def _attempts(
+    trial: Trial, precision: str, tried: Sequence[tuple[Faith, tuple[str, ...]]]
+) -> Iterator[tuple[str, ...]]:
+    """The layers that stay in float: none, then more and more of the worst; where far too much was lost without them,
+    at once as many as may.
+    """
+    yield ()
+    if precision == "int8":
+        numbers = [num for num in KEPT if num <= len(trial.worst_layers) // MOST]
+        far = tried[0][0].drop > FAR * max(trial.max_drop, 0.005)
+        yield from (tuple(trial.worst_layers[:num]) for num in (numbers[-1:] if far else numbers))
 
 
 def _written(

@@ -10,21 +10,21 @@ from typing import Any
 import torch
 import yaml
 from jaxtyping import UInt8
-from safetensors.torch import save_file
 from torch import Tensor
 
 from vitrail import catalogue, plug
 from vitrail.data.exchange import to_hf
 from vitrail.data.transform import Preprocess
 from vitrail.errors import RunError, SpecError, WeightsError
-from vitrail.files import replacing, write_text
+from vitrail.files import write_text
 from vitrail.run.calibrate import Calibration, read_calibration, write_calibration
 from vitrail.run.card import model_card
 from vitrail.run.directory import CONFIG, RESULT, read_result, stored_config, write_json
+from vitrail.run.golden import write_golden
 from vitrail.weights import safe
 from vitrail.weights.source import format_named
 
-WEIGHTS, GOLDEN, LABELS = "model.safetensors", "golden.safetensors", "labels.json"
+WEIGHTS, LABELS = "model.safetensors", "labels.json"
 
 
 def write_artefact(
@@ -42,9 +42,9 @@ def write_artefact(
     opened_by = _write_configs(path, model, classes)
     write_json(path / LABELS, list(classes))
     write_calibration(path, calibration)
-    with torch.inference_mode(), replacing(path / GOLDEN, RunError) as part:
+    with torch.inference_mode():
         logits = model.eval()(model.preprocess.normalise(golden.numpy())).float()
-        save_file({"pixels": golden, "logits": logits.contiguous()}, part)
+    write_golden(path, model.preprocess, golden, logits)
     write_text(model_card(**card, opened_by=opened_by, calibration=calibration), path / "README.md", RunError)
 
 

@@ -42,18 +42,12 @@ class Batcher:
         """The most pictures a batch, which adapts."""
         self._queue: deque[Waiting] = deque()
         self._filled = asyncio.Event()
-        self._busy = 0
         self._last = (0, 0.0)
 
     @property
     def num_waiting(self) -> int:
         """Pictures in the queue."""
         return len(self._queue)
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing waits and nothing is looked at."""
-        return not self._queue and not self._busy
 
     def expect(self, seconds: float) -> None:
         """What one picture takes: the first batches are of as many as are likely to be done in time."""
@@ -77,12 +71,8 @@ class Batcher:
             batch = self._taken()
             if not batch:
                 continue
-            self._busy = len(batch)
             started = time.monotonic()
-            try:
-                await self._answer(batch)
-            finally:
-                self._busy = 0
+            await self._answer(batch)
             self._learn(len(batch), time.monotonic() - started)
 
     async def _gather(self) -> None:

@@ -15,7 +15,7 @@ from vitrail.data.find import open_data
 from vitrail.engine.exported import Exported
 from vitrail.errors import ExportError, SpecError
 from vitrail.exports.contest import Prefer, Tried, all_forms, make_all, name_of, rank, row_of
-from vitrail.exports.graph import Graph, Takes, at_size, with_merging
+from vitrail.exports.graph import Graph, Takes, at_size, leaving
 from vitrail.exports.kept import keep, workplace
 from vitrail.exports.making import Made, Say, Trial, check_asked
 from vitrail.exports.pictures import Progress, gather
@@ -64,8 +64,9 @@ def export(
     if isinstance(network, Exported):
         raise ExportError(f"{model} is an export already.", got=f"{network.engine}.", hint="the run that it came from.")
     require_classifier(network)
-    network = at_size(network, size)
-    graph = Graph(_leaving(network, merge, dynamic=dynamic), takes=takes)
+    if size is not None and tuple(size) != tuple(network.preprocess.size):
+        network = at_size(network, size)
+    graph = Graph(leaving(network, merge=merge, dynamic=dynamic), takes=takes)
     form = "best" if best else "-".join(chosen[0])
     out = Path(out or Path("exported") / _folder(model, form, merge=merge, size=size, dynamic=dynamic, takes=takes))
     with workplace(out) as room:
@@ -89,12 +90,6 @@ def export(
         }
         keep(winner, out, pictures, proof)
     return proof
-
-
-def _leaving(network: Any, merge: int, *, dynamic: bool) -> Any:
-    """The model as it leaves; the one that is given stays what it is held against."""
-    leaving = at_size(network, None, dynamic=dynamic)
-    return with_merging(leaving, merge, dynamic=dynamic) if merge else leaving
 
 
 def _contest(
