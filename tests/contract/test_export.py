@@ -12,21 +12,17 @@ import torch
 from PIL import Image
 
 from tests.contract.colours import COLOURS, exit_code, learn, pixels_of, write_colours
-from tests.contract.small_models import SMALL, small
 from vitrail import create_model, evaluate, export, load, plug, predict
 from vitrail.data.transform import Preprocess
-from vitrail.engine.exported import RUNTIMES, exported_file, open_exported
+from vitrail.engine.exported import RUNTIMES, exported_file
 from vitrail.errors import ExportError, InspectionError, RunError, SpecError
 from vitrail.exports import making
-from vitrail.exports.graph import Graph, at_size, leaving, resize_matrix, resized_in_graph
+from vitrail.exports.graph import leaving
 from vitrail.exports.making import FORMATS
 from vitrail.exports.pictures import gather
 from vitrail.exports.sensitivity import worst_layers
-from vitrail.exports.traced import Traced
 from vitrail.nn.merge import MergingBlocks
-from vitrail.nn.position import resize_table
 from vitrail.run.opened import open_model, open_proven
-from vitrail.tokens import Layout
 
 FORMS = [(form, precision) for form in plug.entries(FORMATS) for precision in plug.load(FORMATS, form).PRECISIONS]
 FORMATS_TO_TRY = plug.entries(FORMATS)
@@ -124,70 +120,6 @@ def test_confidence_is_inside_the_file(home: Path, tmp_path: Path) -> None:
     assert str(Path(making.__file__).parent.parent).encode() not in text
 
 
-SIZES = ((224, 224), (384, 384), (160, 288))
-
-
-def _same(model: Any, opened: Any, size: tuple[int, int]) -> float:
-    pixels = np.random.default_rng(0).integers(0, 256, (3, *size, 3), dtype=np.uint8)
-    prepare = model.preprocess.override({"size": size})
-    with torch.inference_mode():
-        wanted = model(prepare.normalise(pixels))
-        return (opened(torch.from_numpy(pixels).permute(0, 3, 1, 2)) - wanted).abs().max().item()
-
-
-def _written(traced: Traced, form: str, folder: Path) -> Any:
-    path = folder / plug.load(RUNTIMES, form).FILE
-    plug.load(FORMATS, form).write(
-        traced, path, "fp32", making.facts_for(traced, "fp32"), pixels=np.zeros((0, 1, 1, 3)), keep=()
-    )
-    return open_exported(path)
-
-
-def test_any_size_in_one_graph(tmp_path: Path) -> None:
-    model = small("class token")
-    traced = Traced(Graph(leaving(model, dynamic=True)), dynamic=True)
-    for form in FORMATS_TO_TRY:
-        opened = _written(traced, form, tmp_path)
-        for size in SIZES:
-            assert _same(model, opened, size) < 1e-4, (form, size)
-
-
-@pytest.mark.parametrize("size", SIZES[1:])
-def test_another_size_fixed(tmp_path: Path, size: tuple[int, int]) -> None:
-    model = small("class token")
-    traced = Traced(Graph(leaving(at_size(model, size))))
-    for form in FORMATS_TO_TRY:
-        opened = _written(traced, form, tmp_path)
-        assert opened.preprocess.size == size
-        assert _same(model, opened, size) < 1e-4, form
-
-
-@pytest.mark.parametrize("kind", sorted(set(SMALL) - {"class token"}))
-def test_every_kind_of_model_leaves(tmp_path: Path, kind: str) -> None:
-    model = small(kind)
-    traced = Traced(Graph(leaving(model)))
-    for form in ("pt2", "openvino"):  # OpenVINO's is ONNX's graph
-        assert _same(model, _written(traced, form, tmp_path), model.preprocess.size) < 1e-4, form
-
-
-@pytest.mark.parametrize(
-    ("kind", "num"), [("class token", 1), ("distilled", 2), ("registers", 1), ("mean pooling", 196)]
-)
-def test_the_last_block_computes_what_the_head_reads(kind: str, num: int) -> None:
-    model = small(kind)
-    left = leaving(model)
-    images = torch.randn(2, 3, 224, 224)
-    with torch.inference_mode():
-        assert left.encode(left.tokenize(images)).x.shape[1] == num
-        assert torch.allclose(left(images), model(images), atol=1e-5)
-        assert model.encode(model.tokenize(images)).x.shape[1] >= 196  # the one that was given is as it was
-
-
-def test_a_table_of_sines_keeps_its_size() -> None:
-    with pytest.raises(ExportError, match="sines cannot be resized"):
-        leaving(create_model("vit_mu_patch16_224", position="sincos_2d"), dynamic=True)
-
-
 def test_float_input(home: Path, tmp_path: Path) -> None:
     asked = {"takes": "float", "data": home / "data"}
     proof = export(home / "run", format="onnx", **asked, out=tmp_path / "out", **QUICK)
@@ -209,16 +141,6 @@ def test_tokens_are_merged(home: Path, tmp_path: Path) -> None:
     for model, dynamic in ((run, True), (create_model("resnetv2_50x1_bit"), False)):
         with pytest.raises(ExportError, match="Vision Transformer of one size"):
             leaving(model, merge=2, dynamic=dynamic)
-
-
-@pytest.mark.parametrize("rule", ["bicubic", "zoom"])
-@pytest.mark.parametrize("new", [(14, 14), (24, 24), (7, 9), (10, 31), (3, 1)])
-def test_positions_in_the_graph_are_those_of_the_model(rule: str, new: tuple[int, int]) -> None:
-    old = Layout((14, 14), 1)
-    table = torch.randn(1, old.num_tokens, 8)
-    wanted = resize_table(table, old, Layout(new, 1), rule)
-    assert torch.allclose(resized_in_graph(table, old, new, rule), wanted, atol=1e-5)
-    assert torch.allclose(resize_matrix(14, new[1], rule).sum(dim=1), torch.ones(new[1]))
 
 
 def test_pictures_that_teach_are_not_judged(home: Path, tmp_path: Path) -> None:
@@ -328,16 +250,6 @@ def test_layers_that_hurt_stay_in_float(home: Path, tmp_path: Path, monkeypatch:
     kept = Path(proof["path"]).read_text(encoding="utf-8").count('type="FakeQuantize"')
     whole = export(home / "run", format="openvino", **{**asked, "out": tmp_path / "whole"}, **QUICK)
     assert kept < Path(whole["path"]).read_text(encoding="utf-8").count('type="FakeQuantize"')
-
-
-def test_the_worst_layer_is_found() -> None:
-    model = small("class token")
-    with torch.no_grad():
-        model.blocks[1].mlp.fc1.weight[:, 0] = 40.0  # one weight of each row leaves no levels for the others
-    images = torch.randn(8, 3, 224, 224)
-    before = model(images)
-    assert worst_layers(model, images)[0] == "blocks.1.mlp.fc1"
-    assert torch.equal(model(images), before)  # as it was
 
 
 def test_goldens_are_asked_again(home: Path, tmp_path: Path, best: dict[str, Any]) -> None:

@@ -1,0 +1,62 @@
+"""What all verbs have in common on the command line."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+
+import pytest
+
+from vitrail import plug
+
+
+@pytest.mark.parametrize("verb", plug.entries("vitrail.cli"))
+def test_a_verb_has_the_same_defaults_in_python(verb: str) -> None:
+    """The command line names its own, for it must not import a verb to show its help."""
+    own = inspect.signature(plug.member(f"vitrail.cli.{verb}", "command")).parameters
+    called = inspect.signature(plug.member(f"vitrail.verbs.{verb}", verb)).parameters
+    for name in own.keys() & called.keys():
+        shown, used = own[name].default, called[name].default
+        used = round(used * 1000) if (verb, name) == ("serve", "latency") else used  # milliseconds and seconds
+        assert str(shown) == str(used) or (shown, used) == (None, ()), name
+
+
+def test_a_narrow_terminal_loses_columns_not_names(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    from vitrail.console import print_table
+
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "20")
+    print_table(["name", "params", "GFLOPs"], [["vit_base", "86.6 M", "35.1"]])
+    lines = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out).splitlines()
+    assert [line.split() for line in lines] == [["name", "params"], ["vit_base", "86.6", "M"]]
+
+
+def test_an_interrupt_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    from vitrail import __main__ as entry
+    from vitrail.verbs import models
+
+    def interrupted(pattern: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(models, "models", interrupted)
+    monkeypatch.setattr(sys, "argv", ["vitrail", "models"])
+    with pytest.raises(SystemExit) as stopped:
+        entry.main()
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err == "Interrupted.\n"
+
+
+def test_no_folder_hides_a_public_name() -> None:
+    """Python puts an imported folder into its package, over a function of the same name."""
+    import pkgutil
+
+    import vitrail
+
+    assert not {found.name for found in pkgutil.iter_modules(vitrail.__path__)} & set(vitrail.__all__)
+
+
+def test_version(workplace: Path) -> None:
+    assert re.fullmatch(r"vitrail \d+\.\d+\.\d+\n", run("--version", cwd=workplace).stdout)
