@@ -65,6 +65,8 @@ class Line(asyncio.Protocol):
         self.transport: Any = None
         self.asked = 0.0
         """When the request that has no answer was sent; 0 if there is none."""
+        self.ends = False
+        """Whether the last answer said that the line will be closed."""
         self._got = b""
 
     def connection_made(self, transport: Any) -> None:
@@ -93,6 +95,7 @@ class Line(asyncio.Protocol):
         if len(got) < end + 4 + length:
             return
         self._got = b""
+        self.ends = b"\r\nconnection: close" in got[:end].lower()
         seconds, self.asked = time.perf_counter() - self.asked, 0.0
         self.answered(self, int(got[9:12]), seconds)
 
@@ -213,7 +216,7 @@ async def until_stopped(
             told[f"sent before, answered {status}"] += 1
         elif stopped:
             told[f"sent after, answered {status}"] += 1
-        line.ask(requests[0])
+        line.transport.close() if line.ends else line.ask(requests[0])
 
     def lost(line: Line, waited: bool) -> None:
         nonlocal left

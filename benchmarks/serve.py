@@ -38,6 +38,7 @@ from vitrail.benchmark.compare import hardware, take_turns
 from vitrail.verbs.serve import LATENCY
 
 CLIENTS, BATCH, STOPS, NUM_PICTURES, TIMES = 16, 16, 20, 500, 10
+PATIENCE = 0.05
 MIB = 2**20
 
 
@@ -230,7 +231,8 @@ def overload(service: Service, requests: list[bytes], peak: float, seconds: floa
         "cut": tally.cut,
         "goodput": round(goodput, 1),
         "goodput_to_peak": round(goodput / peak, 3),
-        "refused": quantiles(tally.seconds.get(429, [])),
+        "refused": quantiles(refused := tally.seconds.get(429, [])),
+        "refused_after_50_ms": sum(took > PATIENCE for took in refused),
         "answered": quantiles(tally.seconds.get(200, [])),
         "memory_before": before,
         "memory_after": after,

@@ -33,11 +33,10 @@ def _same(model: Any, opened: Any, size: tuple[int, int]) -> float:
         return (opened(torch.from_numpy(pixels).permute(0, 3, 1, 2)) - wanted).abs().max().item()
 
 
-def _written(traced: Traced, form: str, folder: Path) -> Any:
+def _written(traced: Traced, form: str, folder: Path, **changed: Any) -> Any:
     path = folder / plug.load(RUNTIMES, form).FILE
-    plug.load(FORMATS, form).write(
-        traced, path, "fp32", making.facts_for(traced, "fp32"), pixels=np.zeros((0, 1, 1, 3)), keep=()
-    )
+    facts = {**making.facts_for(traced, "fp32"), **changed}
+    plug.load(FORMATS, form).write(traced, path, "fp32", facts, pixels=np.zeros((0, 1, 1, 3)), keep=())
     return open_exported(path)
 
 
@@ -79,6 +78,13 @@ def test_the_last_block_computes_what_the_head_reads(kind: str, num: int) -> Non
         assert left.encode(left.tokenize(images)).x.shape[1] == num
         assert torch.allclose(left(images), model(images), atol=1e-5)
         assert model.encode(model.tokenize(images)).x.shape[1] >= 196  # the one that was given is as it was
+
+
+@pytest.mark.parametrize("changed", [{"labels": ["one"]}, {"preprocess": {"size": "large"}}, {"calibration": None}])
+def test_a_file_that_lies_about_itself_is_told(tmp_path: Path, changed: dict[str, Any]) -> None:
+    traced = Traced(Graph(leaving(small("class token"))))
+    with pytest.raises(ExportError, match="is no model that vitrail export wrote"):
+        _written(traced, "pt2", tmp_path, **changed)
 
 
 def test_a_table_of_sines_keeps_its_size() -> None:

@@ -43,6 +43,14 @@ def test_the_closest_pairs_become_their_mean(cells: int) -> None:
         assert torch.equal(merged[0, 1 + moved[0, cell]], x[0, 1 + cell])
 
 
+def test_what_stays_keeps_its_order() -> None:
+    """Every second cell looks for a partner in the next block too, so neighbours should stay neighbours."""
+    keys, count = torch.randn(1, 12, 4), torch.ones(1, 12, 1)
+    _, _, moved = merge(torch.randn(1, 12, 4), count, keys, 0, 2)
+    stay = [place for place in moved[0, ::2].tolist() if place < 4]
+    assert stay == [0, 1, 2, 3]
+
+
 def test_the_grid_is_whole_again() -> None:
     model = fill(create_model("vit_mu_patch16_112"), 0.2).eval()
     tokens = model.tokenize(torch.randn(2, 3, 112, 112))
