@@ -15,7 +15,7 @@ from vitrail.tokens import Tokens
 @pytest.mark.parametrize("pool", ["token", "mean"])
 @pytest.mark.parametrize("num", [1, 3, 50])
 def test_merging_what_is_the_same_changes_nothing(pool: str, num: int) -> None:
-    more = {"pool": pool, "position": "none", "num_classes": 5, "registers": 2}
+    more = {"pool": pool, "position": "none", "num_classes": 5, "registers": 2, "depth": 8}
     model = fill(create_model("vit_mu_patch16_112", **more), 0.2).eval()
     picture = torch.randn(2, 3, 16, 16).tile(1, 1, 7, 7)  # 49 cells, all alike
     with torch.inference_mode():
