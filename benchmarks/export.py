@@ -59,11 +59,7 @@ def main() -> None:
     for row in document["rows"]:
         told = {key: value for key, value in row.items() if not key.startswith("values")}
         print(json.dumps(told))
-    print(
-        json.dumps(
-            {key: document["best"][key] for key in ("format", "precision", "speedup", "throughput_ratio", "drop")}
-        )
-    )
+    print(document["best"])
 
 
 def measure(asked: argparse.Namespace, folder: Path) -> dict[str, Any]:

@@ -23,8 +23,8 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-def small(kind: str) -> Any:
-    return fill(create_model(**{"num_classes": 10, **SMALL[kind]}), 0.1).eval()
+def small(kind: str, **more: Any) -> Any:
+    return fill(create_model(**{"num_classes": 10, **SMALL[kind], **more}), 0.1).eval()
 
 
 def foreign(kind: str) -> Any:

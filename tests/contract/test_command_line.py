@@ -56,7 +56,3 @@ def test_no_folder_hides_a_public_name() -> None:
     import vitrail
 
     assert not {found.name for found in pkgutil.iter_modules(vitrail.__path__)} & set(vitrail.__all__)
-
-
-def test_version(workplace: Path) -> None:
-    assert re.fullmatch(r"vitrail \d+\.\d+\.\d+\n", run("--version", cwd=workplace).stdout)

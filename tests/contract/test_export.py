@@ -273,6 +273,49 @@ def test_goldens_are_asked_again(home: Path, tmp_path: Path, best: dict[str, Any
         (copied / "golden.safetensors").write_bytes(b"no tensors")
         with pytest.raises(RunError, match="cannot be read"):
             open_proven(copied)
+        del golden["chart"]  # as it was before there were charts
+        save_file(golden, copied / "golden.safetensors")
+        assert open_proven(copied).labels
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda golden: {"pixels": golden["pixels"][..., 0]}, "cannot be read"),
+        (lambda golden: {"pixels": golden["pixels"][:0]}, "cannot be read"),
+        (lambda golden: {"pixels": golden["pixels"].float()}, "cannot be read"),
+        (lambda golden: {"chart": golden["chart"].bfloat16()}, "cannot be read"),
+        (lambda golden: {"logits": golden["logits"][0]}, "cannot be read"),
+        (lambda golden: {"pixels": golden["pixels"][..., :1].contiguous()}, "no longer says"),
+        (lambda golden: {"logits": golden["logits"][:1]}, "no longer says"),
+        (lambda golden: {"chart": golden["chart"][1:]}, "no longer prepares"),
+    ],
+)
+def test_goldens_may_hold_anything(home: Path, tmp_path: Path, change: Any, message: str) -> None:
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    copied = shutil.copytree(home / "run", tmp_path / "run")
+    golden = load_file(copied / "golden.safetensors")
+    changed = {name: tensor.contiguous() for name, tensor in {**golden, **change(golden)}.items()}
+    save_file(changed, copied / "golden.safetensors")
+    with pytest.raises(RunError, match=message):
+        open_proven(copied)
+
+
+def test_labels_and_thresholds_are_those_of_the_model(home: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copied = shutil.copytree(home / "run", tmp_path / "run")
+    for labels in (["red"], 3, {"a": 1, "b": 2, "c": 3}):
+        (copied / "labels.json").write_text(json.dumps(labels))
+        with pytest.raises(RunError, match="do not belong together"):
+            open_model(copied)
+    shutil.copy(home / "run" / "labels.json", copied)
+    (copied / "calibration.json").write_text(json.dumps({"thresholds": [0.5, 0.5], "several": True}))
+    with pytest.raises(RunError, match="is not that of its model"):
+        open_model(copied)
 
 
 @pytest.mark.parametrize(
@@ -302,6 +345,23 @@ def test_an_export_is_replaced_whole_and_nothing_else_is(home: Path, tmp_path: P
     with pytest.raises(ExportError, match="is no export"):
         export(home / "run", format="pt2", out=home / "data", **QUICK)
     assert (home / "data" / "train").is_dir()
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "model.onnx").write_bytes(b"somebody's")
+    for place in (theirs, theirs / "model.onnx"):
+        with pytest.raises(ExportError, match="is no export"):
+            export(home / "run", format="pt2", out=place, **QUICK)
+    assert (theirs / "model.onnx").read_bytes() == b"somebody's"
+
+
+def test_what_was_put_there_meanwhile_is_not_replaced(home: Path, tmp_path: Path) -> None:
+    def meanwhile(text: str) -> None:
+        (tmp_path / "out").mkdir(exist_ok=True)
+        (tmp_path / "out" / "notes.txt").write_text(text)
+
+    with pytest.raises(ExportError, match="is no export"):
+        export(home / "run", format="pt2", out=tmp_path / "out", say=meanwhile, **QUICK)
+    assert [each.name for each in (tmp_path / "out").iterdir()] == ["notes.txt"]
 
 
 def test_what_cannot_be_is_told_before_the_work(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

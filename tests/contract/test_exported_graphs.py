@@ -59,9 +59,12 @@ def test_another_size_fixed(tmp_path: Path, size: tuple[int, int]) -> None:
         assert _same(model, opened, size) < 1e-4, form
 
 
-@pytest.mark.parametrize("kind", sorted(set(SMALL) - {"class token"}))
+KINDS = {**{kind: {} for kind in SMALL if kind != "class token"}, "scaled": {"layer_scale": 0.5, "qkv_bias": False}}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_model_leaves(tmp_path: Path, kind: str) -> None:
-    model = small(kind)
+    model = small(kind if kind in SMALL else "class token", **KINDS[kind])
     traced = Traced(Graph(leaving(model)))
     for form in ("pt2", "openvino"):  # OpenVINO's is ONNX's graph
         assert _same(model, _written(traced, form, tmp_path), model.preprocess.size) < 1e-4, form
@@ -78,6 +81,26 @@ def test_the_last_block_computes_what_the_head_reads(kind: str, num: int) -> Non
         assert left.encode(left.tokenize(images)).x.shape[1] == num
         assert torch.allclose(left(images), model(images), atol=1e-5)
         assert model.encode(model.tokenize(images)).x.shape[1] >= 196  # the one that was given is as it was
+
+
+@pytest.mark.parametrize("form", ["onnx", "openvino"])
+def test_the_last_block_in_eight_bits(tmp_path: Path, form: str) -> None:
+    """True to the model, and its parts can stay in float."""
+    model = small("class token")
+    traced = Traced(Graph(leaving(model)))
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 224, 224, 3), dtype=np.uint8)
+    with torch.inference_mode():
+        wanted = model(model.preprocess.normalise(pixels))
+    path, sizes = tmp_path / plug.load(RUNTIMES, form).FILE, []
+    for keep in ((), ("blocks.1.attn.q", "blocks.1.attn.kv")):
+        assert len(traced.nodes(keep)) == len(keep)
+        facts = making.facts_for(traced, "int8")
+        plug.load(FORMATS, form).write(traced, path, "int8", facts, pixels=pixels, keep=keep)
+        opened = open_exported(path)
+        found = opened(opened.preprocess.normalise(pixels))
+        assert (found - wanted).abs().max() < 0.1 * wanted.abs().max()
+        sizes.append(sum(file.stat().st_size for file in tmp_path.glob("model.*")))
+    assert sizes[1] > sizes[0]  # by the weights of these layers
 
 
 @pytest.mark.parametrize("changed", [{"labels": ["one"]}, {"preprocess": {"size": "large"}}, {"calibration": None}])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -112,9 +113,10 @@ def test_what_no_export_holds_is_refused(program: Path, tmp_path: Path, what: st
     assert TOUCHED == loaded == []
 
 
-def test_a_formula_is_no_place_for_code(program: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("formula", ["__import__('os').getpid()", "1" * 60 + "!", "precision=1" * 30 + "!", "9**9**9"])
+def test_a_formula_is_no_place_for_code(program: Path, tmp_path: Path, formula: str) -> None:
     def hidden(name: str, content: bytes) -> bytes:
-        evil = b'"expr_str": "__import__(\'os\').getpid()"'
+        evil = b'"expr_str": "' + formula.encode() + b'"'
         start = content.find(b'"expr_str": "')
         end = content.find(b'"', start + len(b'"expr_str": "')) + 1
         return content[:start] + evil + content[end:] if name.endswith("models/model.json") and start > 0 else content
@@ -135,6 +137,42 @@ def test_other_members_are_refused(program: Path, tmp_path: Path, name: str) -> 
     with pytest.raises(ExportError, match="holds what no export"):
         open_exported(path)
     assert TOUCHED == []
+
+
+def test_a_guard_is_read_in_no_time(program: Path, tmp_path: Path) -> None:
+    change = _in_program(lambda document: document.update(guards_code=["1.1" * 40 + "!x"]))
+    with pytest.raises(ExportError, match="holds what no export"):
+        open_exported(_changed(program, tmp_path / "model.pt2", change))
+
+
+def test_two_archives_in_one_file(program: Path, tmp_path: Path) -> None:
+    """zipfile finds a list of members from the end of a file, PyTorch by the place that is told there."""
+    good = _changed(program, tmp_path / "good.pt2", lambda _, content: content).read_bytes()
+
+    def swapped(name: str, content: bytes) -> bytes:
+        return pickle.dumps(Evil()).ljust(len(content), b"\0") if name.endswith("sample_inputs/model.pt") else content
+
+    evil = _changed(program, tmp_path / "evil.pt2", swapped).read_bytes()
+    end = 22  # bytes of the last record, which tells where the list is
+    assert len(good) == len(evil)
+    both = tmp_path / "model.pt2"
+    both.write_bytes(evil[:-end] + good)
+    with zipfile.ZipFile(both) as seen, zipfile.ZipFile(tmp_path / "good.pt2") as wanted:
+        assert [seen.read(each) for each in seen.namelist()] == [wanted.read(each) for each in wanted.namelist()]
+    assert open_exported(both).labels
+    assert TOUCHED == []
+
+
+def test_members_are_neither_packed_nor_twice_there(program: Path, tmp_path: Path) -> None:
+    packed, twice = tmp_path / "packed" / "model.pt2", tmp_path / "twice" / "model.pt2"
+    for out, kind in ((packed, zipfile.ZIP_DEFLATED), (twice, zipfile.ZIP_STORED)):
+        out.parent.mkdir()
+        with zipfile.ZipFile(program) as old, zipfile.ZipFile(out, "w", kind) as new, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for name in [*old.namelist(), *old.namelist()[:1]][: None if out == twice else -1]:
+                new.writestr(name, old.read(name))
+        with pytest.raises(ExportError, match="holds what no export"):
+            open_exported(out)
 
 
 @pytest.mark.parametrize("kind", [*SMALL, "merged"])

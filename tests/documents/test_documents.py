@@ -353,3 +353,7 @@ def test_a_full_disk_is_told(workplace: Path) -> None:
     assert done.returncode == 2
     assert "standard output cannot be read or written" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_version(workplace: Path) -> None:
+    assert re.fullmatch(r"vitrail \d+\.\d+\.\d+\n", run("--version", cwd=workplace).stdout)

@@ -27,7 +27,7 @@ def command(
     quiet: QuietFlag = False,
 ) -> None:
     """A model behind HTTP, with a page: labels, confidence, unknown, and where it looks."""
-    from vitrail.errors import ServeError
+    from vitrail.errors import ServeError, shown
     from vitrail.verbs.serve import serve
 
     token = os.environ.get("VITRAIL_TOKEN") or None
@@ -40,7 +40,7 @@ def command(
     def ready(address: str, facts: dict[str, Any]) -> None:
         if as_json:
             print_json({"address": address, "model": facts["name"], "version": facts["version"]})
-        remark(f"{facts['name']} ({facts['engine']}) at {address}; Ctrl-C stops it.", quiet=quiet)
+        remark(shown(f"{facts['name']} ({facts['engine']}) at {address}; Ctrl-C stops it."), quiet=quiet)
 
     serve(
         model,

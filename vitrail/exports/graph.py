@@ -74,11 +74,15 @@ def leaving(model: Any, *, merge: int = 0, dynamic: bool = False) -> Any:
     model = copy.deepcopy(model).eval().requires_grad_(False)
     if merge:
         _merge(model, merge, dynamic=dynamic)
-    elif getattr(model.spec, "pool", "") == "token" and isinstance(model.blocks[-1].attn, Attention):
+    elif getattr(model.spec, "pool", "") == "token" and _is_full(model.blocks[-1].attn):
         model.blocks[-1] = LastBlock(model.blocks[-1], 1 + model.spec.distilled)
     if dynamic and hasattr(model.spec, "stem"):
         _take_any_size(model)
     return model
+
+
+def _is_full(attention: Any) -> bool:
+    return type(attention) is Attention and not attention.causal
 
 
 def _merge(model: Any, num: int, *, dynamic: bool) -> None:

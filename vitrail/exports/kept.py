@@ -53,11 +53,7 @@ TAKES = {
 @contextmanager
 def workplace(out: Path) -> Iterator[Path]:
     """A folder beside `out` in which exports are tried; it is gone at the end, whatever happens."""
-    others = [out.name] if out.is_file() else [each.name for each in out.iterdir()] if out.is_dir() else []
-    if strange := sorted(set(others) - OWN):
-        raise ExportError(
-            f"{out} is there already, and is no export.", got=f"{', '.join(strange[:3])}.", hint="another --out."
-        )
+    _check_replaceable(out)
     room = None
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -70,6 +66,18 @@ def workplace(out: Path) -> Iterator[Path]:
     finally:
         if room is not None:
             shutil.rmtree(room, ignore_errors=True)
+
+
+def _check_replaceable(out: Path) -> None:
+    """Refuse to replace anything but an export, or an empty folder."""
+    if not out.exists():
+        return
+    others = sorted(each.name for each in out.iterdir()) if out.is_dir() else [out.name]
+    if others and (out.is_file() or PROOF not in others or set(others) - OWN):
+        strange = sorted(set(others) - OWN) or others
+        raise ExportError(
+            f"{out} is there already, and is no export.", got=f"{', '.join(strange[:3])}.", hint="another --out."
+        )
 
 
 def keep(made: Made, out: Path, pictures: Pictures, proof: dict[str, Any]) -> Path:
@@ -85,6 +93,7 @@ def keep(made: Made, out: Path, pictures: Pictures, proof: dict[str, Any]) -> Pa
     folder.chmod(0o777 & ~umask())
     sync_folder(folder)
     earlier = folder.parent / "earlier"  # gone with the workplace, once the new one is in its place
+    _check_replaceable(out)  # again, for that was long ago
     if out.exists():
         out.rename(earlier)
     try:

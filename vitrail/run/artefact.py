@@ -17,7 +17,7 @@ from vitrail.data.exchange import to_hf
 from vitrail.data.transform import Preprocess
 from vitrail.errors import RunError, SpecError, WeightsError
 from vitrail.files import write_text
-from vitrail.run.calibrate import Calibration, read_calibration, write_calibration
+from vitrail.run.calibrate import Calibration, check_thresholds, read_calibration, write_calibration
 from vitrail.run.card import model_card
 from vitrail.run.directory import CONFIG, RESULT, read_result, stored_config, write_json
 from vitrail.run.golden import write_golden
@@ -95,9 +95,12 @@ def load(path: str | Path) -> Any:
         spec = plug.load(catalogue.MODELS, chosen["family"]).Spec.parse(chosen["spec"])
         preprocess = Preprocess.parse(config["preprocess"])
         labels = json.loads((path / LABELS).read_text(encoding="utf-8"))
+        if not isinstance(labels, list) or len(labels) != spec.num_classes:
+            raise ValueError(f"{LABELS} does not name {spec.num_classes} classes")
     except (KeyError, TypeError, OSError, ValueError, yaml.YAMLError) as error:
         raise RunError(f"the files of the run in {path} do not belong together.", got=f"{error!r}.") from None
     model = catalogue.create_model(spec, weights=path / WEIGHTS)
     model.name, model.preprocess, model.labels, model.changes = chosen["name"], preprocess, tuple(labels), ()
-    model.calibration = read_calibration(path, several="map" in (result.get("val") or ()))
+    calibration = read_calibration(path, several="map" in (result.get("val") or ()))
+    model.calibration = check_thresholds(calibration, spec.num_classes, path)
     return model.eval()

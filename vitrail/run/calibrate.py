@@ -129,6 +129,14 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
     write_text(calibration.model_dump_json(indent=1) + "\n", path / CALIBRATION, RunError)
 
 
+def check_thresholds(calibration: Calibration, num_classes: int, place: Path) -> Calibration:
+    """Refuse what was learned of another set of classes."""
+    if len(calibration.thresholds) not in (0, num_classes):
+        got = f"{len(calibration.thresholds)} thresholds for {num_classes} classes."
+        raise RunError(f"the calibration in {place} is not that of its model.", got=got, hint="training anew.")
+    return calibration
+
+
 def read_calibration(path: Path, *, several: bool = False) -> Calibration:
     """That of a run; of one that was made without, outputs as they are, of which there may be `several` labels."""
     try:

@@ -26,7 +26,7 @@ NEAR = 1e-3  # of the largest logit, by which machines may differ
 ROUNDED = 0.1  # the same of models that are rounded to 8 or 16 bits, which each processor does its own way
 LEVELS = 3  # of 255, by which machines may differ in resizing
 CHART = (360, 500)  # not square, so that cropping shows
-HINT = "its files as they were: weights, config.yaml and labels belong together."
+HINT = "its files as they were: weights, how pictures are prepared, and these goldens belong together."
 
 
 def write_golden(
@@ -45,9 +45,10 @@ def read_golden(folder: Path) -> dict[str, torch.Tensor] | None:
         return None
     try:
         golden = load_file(path)
-        assert golden["pixels"].dtype == golden.get("chart", golden["pixels"]).dtype == torch.uint8
-        assert golden["logits"].ndim == 2
-    except (OSError, SafetensorError, KeyError, AssertionError) as error:
+        pixels, logits, chart = golden["pixels"], golden["logits"], golden.get("chart", golden["pixels"][0])
+        if (pixels.ndim, logits.ndim, chart.ndim) != (4, 2, 3) or {pixels.dtype, chart.dtype} != {torch.uint8}:
+            raise ValueError("tensors of other shapes or kinds")
+    except (OSError, SafetensorError, LookupError, ValueError) as error:
         raise RunError(f"{path} cannot be read.", got=brief(error), hint="training or exporting anew.") from None
     return golden
 
@@ -62,7 +63,7 @@ def replay(model: Any, folder: Path, *, near: float = NEAR) -> int:
     if "chart" in golden:
         _check_preparation(model.preprocess, golden["chart"].numpy(), folder)
     gap = float("inf")
-    if pixels.shape[1:3] == torch.Size(model.preprocess.size):
+    if pixels.shape[1:] == (*model.preprocess.size, model.preprocess.channels):
         now = model(model.preprocess.normalise(pixels.numpy())).float()
         gap = (now - before).abs().max().item() if now.shape == before.shape else gap
     if not gap <= near * max(1.0, before.abs().max().item()):

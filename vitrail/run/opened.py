@@ -10,7 +10,7 @@ from vitrail import catalogue, matching
 from vitrail.engine.exported import exported_file, open_exported
 from vitrail.errors import UnknownNameError, WeightsError
 from vitrail.run.artefact import WEIGHTS, is_run, load
-from vitrail.run.calibrate import Calibration
+from vitrail.run.calibrate import Calibration, check_thresholds
 from vitrail.run.golden import NEAR, ROUNDED, replay
 from vitrail.weights.source import load_weights
 
@@ -21,7 +21,8 @@ def open_model(model: str | Path, weights: str | Path | None = None) -> Any:
         return load(model)
     if weights is None and (file := exported_file(model)) is not None:
         exported: Any = open_exported(file)
-        exported.calibration = Calibration.parse(exported.facts["calibration"])
+        calibration = Calibration.parse(exported.facts["calibration"])
+        exported.calibration = check_thresholds(calibration, len(exported.labels), file)
         return exported
     if weights is None and Path(model).is_file():
         name = matching.only_name(

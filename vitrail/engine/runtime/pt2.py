@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 import torch
 
 from vitrail.engine.exported import Run, damaged
-from vitrail.errors import ExportError
+from vitrail.errors import ExportError, shown
 
 FILE, TITLE, PACKAGE = "model.pt2", "torch.export", "torch"
 FACTS = "vitrail.json"
@@ -29,11 +31,11 @@ ARITHMETIC = re.compile(
     r"|torch\.sym_(max|min|int|float|not|sqrt)|math\.(floor|ceil|trunc)"
 )
 TEXTUAL = ("gelu", "div", "pad")  # the operators that take a word, which names a way to compute
-GUARD = re.compile(r"(L\['pixels'\]\.size\(\)\[\d\]|\b(max|min|and|or|not)\b|\d+\.\d+|[\d\s()+*/%<>=!,-])*")
+GUARD = re.compile(r"(L\['pixels'\]\.size\(\)\[\d\]|\b(max|min|and|or|not)\b|\d+\.\d+|[\d\s()+*/%<>=!,-])*+")
 """A condition on the sizes of the input, which PyTorch would compile and run."""
 FORMULA = re.compile(
     r"([A-Z][A-Za-z]*\(|Symbol\('\w+'|Float\('[\d.e+-]+'|(positive|integer|nonnegative|real)=True|precision=\d+"
-    r"|\d+|[\s(),*/+-])*"
+    r"|\d+|[\s(),*/+-])*+"
 )
 """A size, which SymPy would read, and with it whatever stands there."""
 
@@ -41,13 +43,17 @@ FORMULA = re.compile(
 def start(path: Path, threads: int) -> tuple[dict[str, Any], Run]:
     """What an exported file says of itself, and a function from pixels to logits."""
     del threads  # PyTorch's own number
-    check_archive(path)
     extra = {FACTS: ""}
-    try:
-        program = torch.export.load(path, extra_files=extra).module()
-        facts = json.loads(extra[FACTS])
-    except Exception as error:  # noqa: BLE001 - whatever a damaged archive leads to
-        raise damaged(path, error) from None
+    with tempfile.TemporaryDirectory(prefix="vitrail-") as folder:
+        checked = Path(folder) / FILE
+        try:
+            check_archive(path, checked)
+            program = torch.export.load(checked, extra_files=extra).module()
+            facts = json.loads(extra[FACTS])
+        except ExportError:
+            raise
+        except Exception as error:  # noqa: BLE001 - zip, JSON, pickle and PyTorch each have their own
+            raise damaged(path, error) from None
 
     @torch.inference_mode()
     def run(pixels: Any) -> Any:
@@ -56,27 +62,28 @@ def start(path: Path, threads: int) -> tuple[dict[str, Any], Run]:
     return facts, run
 
 
-def check_archive(path: Path) -> None:
-    """Refuse a file with anything in it that an export has not: other members, pickles, other operators, code."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for info in archive.infolist():
-                name = info.filename
-                if not MEMBER.fullmatch(name):
-                    raise _hostile(path, name)
-                if name.endswith(".json"):
-                    if info.file_size > LARGEST:
-                        raise ExportError(f"{path} is too large a program.", got=f"{info.file_size:,} bytes.")
-                    for key, value in _entries(json.loads(archive.read(info))):
-                        if not _harmless(key, value):
-                            raise _hostile(path, f"{key}: {value!r}"[:120])
-                if name.endswith(".pt"):
-                    # torch.export would unpickle anything where the safe way fails; so it must not fail.
-                    torch.load(io.BytesIO(archive.read(info)), weights_only=True)
-    except ExportError:
-        raise
-    except Exception as error:  # noqa: BLE001 - zip, JSON and pickle each have their own
-        raise damaged(path, error) from None
+def check_archive(path: Path, out: Path) -> None:
+    """Refuse a file with anything in it that an export has not: other members, pickles, other operators, code.
+
+    What was looked at is copied, and the copy is what PyTorch gets: it reads archives in a way of its own, and of the
+    same file might see others.
+    """
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(out, "w") as copy:
+        for info in archive.infolist():
+            name = info.filename
+            if not MEMBER.fullmatch(name) or info.compress_type != zipfile.ZIP_STORED or name in copy.namelist():
+                raise _hostile(path, shown(name))
+            if name.endswith((".json", ".pt")) and info.file_size > LARGEST:
+                raise ExportError(f"{path} is too large a program.", got=f"{info.file_size:,} bytes.")
+            if name.endswith(".json"):
+                for key, value in _entries(json.loads(archive.read(info))):
+                    if not _harmless(key, value):
+                        raise _hostile(path, shown(f"{key}: {value!r}"[:120]))
+            if name.endswith(".pt"):
+                # torch.export would unpickle anything where the safe way fails; so it must not fail.
+                torch.load(io.BytesIO(archive.read(info)), weights_only=True)
+            with archive.open(info) as source, copy.open(name, "w", force_zip64=True) as target:
+                shutil.copyfileobj(source, target, 2**20)
 
 
 def _hostile(path: Path, got: str) -> ExportError:
