@@ -85,6 +85,7 @@ def test_an_export_is_a_model_wherever_models_are_taken(home: Path, best: dict[s
         assert row.prediction.confidence == pytest.approx(before.confidence, abs=0.05)
         turned += row.prediction.unknown != before.unknown
     assert turned <= 2  # on the very edge of the unknown, if the fastest happens to be in eight bits
+    assert best["same_unknown"] == pytest.approx(1 - turned / 60, abs=1.1 / 60)
     assert (
         evaluate(home / "best", home / "data").top1 == evaluate(home / "run", home / "data").top1 == best["top1_after"]
     )

@@ -23,7 +23,7 @@ from vitrail.exports.proof import SECONDS, Speed, logits_of, speeds
 from vitrail.exports.traced import Traced
 from vitrail.run.golden import NEAR
 from vitrail.run.opened import open_proven
-from vitrail.run.predictor import require_classifier
+from vitrail.run.predictor import calibration_of, require_classifier
 from vitrail.training.sets import learned_from
 
 MAX_DROP = 0.5
@@ -151,6 +151,14 @@ def _other_size(network: Any, made: Made) -> dict[str, Any]:
     return {"size": size, "max_logit_diff": gap}
 
 
+def _same_unknown(trial: Trial, winner: Made) -> float | None:
+    """The share of pictures that both call known, or both unknown; None of a model that calls none so."""
+    calibration = calibration_of(trial.traced.graph.model)
+    if calibration.limit is None:
+        return None
+    return (calibration.unknown(trial.before) == calibration.unknown(winner.after)).double().mean().item()
+
+
 def _proof(trial: Trial, winner: Made, row: Tried, torch_speed: Speed) -> dict[str, Any]:
     faith, machine = winner.faith, hardware()
     assert row.throughput is not None
@@ -164,6 +172,7 @@ def _proof(trial: Trial, winner: Made, row: Tried, torch_speed: Speed) -> dict[s
         "torch_ms": torch_speed.latency_ms,
         "torch_throughput": torch_speed.throughput,
         "throughput_ratio": row.throughput / torch_speed.throughput,
+        "same_unknown": _same_unknown(trial, winner),
         "kept_in_float": list(winner.kept),
         "calibrated_on": len(trial.pictures.calibration) if winner.precision == "int8" else 0,
         "origin": trial.pictures.origin,
