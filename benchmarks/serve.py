@@ -233,6 +233,7 @@ def overload(service: Service, requests: list[bytes], peak: float, seconds: floa
         "goodput_to_peak": round(goodput / peak, 3),
         "refused": quantiles(refused := tally.seconds.get(429, [])),
         "refused_after_50_ms": sum(took > PATIENCE for took in refused),
+        "generator_behind": quantiles(tally.late),
         "answered": quantiles(tally.seconds.get(200, [])),
         "memory_before": before,
         "memory_after": after,

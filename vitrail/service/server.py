@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ipaddress
 import logging
 import signal
@@ -142,21 +143,11 @@ async def _serve(
             metrics=service.metrics,
             full=lambda: service.batcher.num_waiting >= QUEUE,
         )
-        config = uvicorn.Config(
-            gate,
-            http=Protocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=KEEP_ALIVE,
-            timeout_graceful_shutdown=int(REQUEST_SECONDS) + 5,
-        )
-        server = Server(config)
+        server = Server(_config(gate))
         service.batcher.expect(service.crew.facts["seconds"])
-        line.listen(config.backlog)  # before anybody is told the address, for who is told may come at once
+        gc.collect()
+        gc.freeze()  # what is there now stays: to look through it again under load would take 50 ms
+        line.listen(server.config.backlog)  # before anybody is told the address, for who is told may come at once
         batching = asyncio.create_task(service.batcher.run())
         serving = asyncio.create_task(server.serve(sockets=[line]))
         host, port = line.getsockname()[:2]
@@ -175,8 +166,24 @@ async def _serve(
             batching.result()
         batching.cancel()
     finally:
+        gc.unfreeze()
         await service.close()
         logger.info("stopped")
+
+
+def _config(gate: Gate) -> uvicorn.Config:
+    return uvicorn.Config(
+        gate,
+        http=Protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=int(REQUEST_SECONDS) + 5,
+    )
 
 
 async def _opened(service: Service, stop: asyncio.Event) -> bool:
