@@ -289,6 +289,7 @@ def test_goldens_are_asked_again(home: Path, tmp_path: Path, best: dict[str, Any
         (lambda golden: {"pixels": golden["pixels"].float()}, "cannot be read"),
         (lambda golden: {"chart": golden["chart"].bfloat16()}, "cannot be read"),
         (lambda golden: {"logits": golden["logits"][0]}, "cannot be read"),
+        (lambda golden: {"logits": golden["logits"] > 0}, "cannot be read"),
         (lambda golden: {"pixels": golden["pixels"][..., :1].contiguous()}, "no longer says"),
         (lambda golden: {"logits": golden["logits"][:1]}, "no longer says"),
         (lambda golden: {"chart": golden["chart"][1:]}, "no longer prepares"),

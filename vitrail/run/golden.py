@@ -46,7 +46,8 @@ def read_golden(folder: Path) -> dict[str, torch.Tensor] | None:
     try:
         golden = load_file(path)
         pixels, logits, chart = golden["pixels"], golden["logits"], golden.get("chart", golden["pixels"][0])
-        if (pixels.ndim, logits.ndim, chart.ndim) != (4, 2, 3) or {pixels.dtype, chart.dtype} != {torch.uint8}:
+        kinds = (pixels.dtype, chart.dtype, logits.is_floating_point())
+        if (pixels.ndim, chart.ndim, logits.ndim) != (4, 3, 2) or kinds != (torch.uint8, torch.uint8, True):
             raise ValueError("tensors of other shapes or kinds")
     except (OSError, SafetensorError, LookupError, ValueError) as error:
         raise RunError(f"{path} cannot be read.", got=brief(error), hint="training or exporting anew.") from None
