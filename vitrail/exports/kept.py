@@ -14,9 +14,9 @@ import torch
 
 from vitrail.errors import ExportError, brief
 from vitrail.exports.making import Made
-from vitrail.exports.pictures import NUM_GOLDEN, Pictures
+from vitrail.exports.pictures import Pictures
 from vitrail.files import sync_file, sync_folder, umask
-from vitrail.run.golden import GOLDEN, write_golden
+from vitrail.run.golden import GOLDEN, NUM_GOLDEN, write_golden
 
 PROOF = "proof.json"
 OWN = {

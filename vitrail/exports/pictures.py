@@ -18,11 +18,10 @@ from vitrail.data.table import Source, Table
 from vitrail.data.transform import RawPixels
 from vitrail.errors import DataError, ExportError
 from vitrail.run.classes import class_numbers, truth_of
-from vitrail.run.golden import read_golden
+from vitrail.run.golden import NUM_GOLDEN, read_golden
 
 Progress = Callable[[int, int], None]
 CALIBRATION = 200
-NUM_GOLDEN = 8
 BATCH = 32
 
 

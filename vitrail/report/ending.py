@@ -26,11 +26,11 @@ from vitrail.report.run import write_report
 from vitrail.run import directory
 from vitrail.run.artefact import end, write_artefact
 from vitrail.run.calibrate import calibrate
+from vitrail.run.golden import NUM_GOLDEN
 from vitrail.run.judged import PREDICTIONS, account_of, judged_rows, write_accounts, write_judged
 from vitrail.training.judge import Outputs
 from vitrail.training.task import Outcome, Task
 
-NUM_GOLDEN = 8
 SHOWN = 3  # pictures that are named
 
 

@@ -22,6 +22,7 @@ from vitrail.errors import RunError, brief
 from vitrail.files import replacing
 
 GOLDEN = "golden.safetensors"
+NUM_GOLDEN = 8
 NEAR = 1e-3  # of the largest logit, by which machines may differ
 ROUNDED = 0.1  # the same of models that are rounded to 8 or 16 bits, which each processor does its own way
 LEVELS = 3  # of 255, by which machines may differ in resizing
