@@ -15,7 +15,7 @@ import onnxruntime
 
 from vitrail import export, predict
 from vitrail.benchmark.compare import hardware
-from vitrail.run.opened import open_model
+from vitrail.run.open import open_model
 
 BATCH = 25
 

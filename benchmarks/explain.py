@@ -35,8 +35,8 @@ def main() -> None:
 
     from vitrail import explain
     from vitrail.benchmark.compare import hardware
-    from vitrail.inspection.drawn import save_figure
-    from vitrail.run.opened import open_model
+    from vitrail.inspection.drawing import save_figure
+    from vitrail.run.open import open_model
     from vitrail.verbs.explain import DOTS
 
     model = open_model(told.weights)

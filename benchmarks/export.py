@@ -30,13 +30,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.parity.conftest import timm
 from vitrail import create_model, save_weights
 from vitrail.benchmark.compare import hardware, take_turns
-from vitrail.exports.contest import all_forms, make_all, name_of, rank
+from vitrail.exports.build import Trial
 from vitrail.exports.graph import Graph, leaving
-from vitrail.exports.making import Trial
-from vitrail.exports.pictures import gather
+from vitrail.exports.images import gather
 from vitrail.exports.proof import faith_of, logits_of, speeds
+from vitrail.exports.search import all_forms, make_all, name_of, rank
 from vitrail.exports.traced import Traced, quiet
-from vitrail.run.opened import open_model
+from vitrail.run.open import open_model
 
 PACKAGES = ("onnx", "onnxruntime", "onnxscript", "openvino", "nncf")
 REFERENCE = "timm, PyTorch"

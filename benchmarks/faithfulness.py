@@ -16,7 +16,7 @@ from vitrail.benchmark.compare import hardware
 from vitrail.data.find import open_data
 from vitrail.inspection.figure.faithfulness import collect
 from vitrail.inspection.sample import spread_out
-from vitrail.run.opened import open_model
+from vitrail.run.open import open_model
 
 
 def main() -> None:

@@ -168,10 +168,10 @@ class Pool:
 
 def arrivals(kind: str, rate: float, seconds: float, seed: int = 0) -> Iterator[float]:
     """Times at so many a second: `jittered`, each anywhere in its own slot, or `poisson`, wholly at random."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     due = 0.0
     for slot in range(int(rate * seconds)):
-        due = (slot + chance.random()) / rate if kind == "jittered" else due + chance.expovariate(rate)
+        due = (slot + rng.random()) / rate if kind == "jittered" else due + rng.expovariate(rate)
         yield due
 
 

@@ -41,17 +41,17 @@ def at_random(forge: Forge, place: Path, workers: int) -> dict[str, Any]:
     """A run that is killed at random moments, and one that is not."""
     calm, killed, notes = place / "calm", place / "killed", place / "notes"
     assert forge.run(command, words_of(calm, *LONG, workers=workers), log=place / "log") == 0
-    chance = random.Random(SEED + workers)
+    rng = random.Random(SEED + workers)
     num_kills, last, repeated, code = 0, 0, 0, -signal.SIGKILL
     while code == -signal.SIGKILL:
         notes.write_text("")
         words = words_of(killed, *LONG, workers=workers)
         pid = forge.begin(command, words, partial(note_steps, notes), log=place / "log")
         if num_kills < NUM_KILLS:
-            num_steps = chance.randint(0, MOST_STEPS)
+            num_steps = rng.randint(0, MOST_STEPS)
             while len(notes.read_text().split()) < num_steps:
                 time.sleep(0.002)
-            time.sleep(chance.uniform(0.0, PAUSE))
+            time.sleep(rng.uniform(0.0, PAUSE))
             os.kill(pid, signal.SIGKILL)
         code = forge.end(pid)
         num_kills += code == -signal.SIGKILL

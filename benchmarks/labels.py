@@ -20,7 +20,7 @@ from vitrail.benchmark.compare import hardware
 from vitrail.data.find import open_data
 from vitrail.data.table import SPLITS, Table
 from vitrail.report.run import OUT_OF_FOLD
-from vitrail.run.judged import read_judged, suspects
+from vitrail.run.predictions import read_predictions, suspects
 
 SHARE, FOLDS = 0.05, 5
 
@@ -54,7 +54,7 @@ def found(source: Table, weights: str, seed: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as place:
         run = Path(place) / "run"
         train(replace(source, labels=labels), weights=weights, recipe="probe", folds=FOLDS, run=run, seed=seed)
-        listed = [row.path for row in suspects(read_judged(run / OUT_OF_FOLD))]
+        listed = [row.path for row in suspects(read_predictions(run / OUT_OF_FOLD))]
     top = set(listed[: len(wrong)])
     return {
         "seed": seed,

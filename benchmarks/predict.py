@@ -25,9 +25,9 @@ import torch
 
 from vitrail.benchmark.compare import hardware, take_turns
 from vitrail.data.decode import Pixels
+from vitrail.data.image_files import Found, find_images
 from vitrail.data.loader import num_cores
-from vitrail.data.pictures import Found, find_pictures
-from vitrail.run.opened import open_model
+from vitrail.run.open import open_model
 from vitrail.verbs.predict import BATCH, predict
 
 MANY, FEW, ROUNDS = 20_000, 1_000, 5
@@ -90,7 +90,7 @@ def rate(num: int, work: Any) -> float:
 def bare(model: Any, folder: Path) -> list[torch.Tensor]:
     """The bare model: batches, decoded by as many threads as there are cores while it looks at the one before."""
     preprocess = model.preprocess
-    found = list(find_pictures([str(folder)]))
+    found = list(find_images([str(folder)]))
 
     def prepared(each: Found) -> Pixels:
         return preprocess.pixels(preprocess.decode(each.content()))

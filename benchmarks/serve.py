@@ -37,7 +37,7 @@ from generator import Place, Tally, closed_loop, open_loop, quantiles, requests_
 from vitrail.benchmark.compare import hardware, take_turns
 from vitrail.verbs.serve import LATENCY
 
-CLIENTS, BATCH, STOPS, NUM_PICTURES, TIMES = 16, 16, 20, 500, 10
+CLIENTS, BATCH, STOPS, NUM_IMAGES, TIMES = 16, 16, 20, 500, 10
 PATIENCE = 0.05
 MIB = 2**20
 
@@ -56,7 +56,7 @@ def main() -> None:
     words.add_argument("--out", type=Path)
     told = words.parse_args()
     paths = sorted(path for path in told.pictures.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
-    pictures = [path.read_bytes() for path in paths[:NUM_PICTURES]]
+    pictures = [path.read_bytes() for path in paths[:NUM_IMAGES]]
     document: dict[str, Any] = {
         "model": told.model,
         "pictures": {"num": len(pictures), "mean_bytes": round(statistics.mean(map(len, pictures)))},

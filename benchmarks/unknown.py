@@ -87,7 +87,7 @@ def measures(train: tuple[Tensor, Tensor, Tensor]) -> dict[str, Any]:
         return -(torch.nn.functional.normalize(rows, dim=1) @ unit.T).topk(10, dim=1).values[:, -1]
 
     def energy(_: Tensor, logits: Tensor, *__: Tensor) -> Tensor:
-        return free_energy(logits, several=False)
+        return free_energy(logits, multi_label=False)
 
     return {"energy": energy, "mahalanobis": mahalanobis, "neighbours": neighbours}
 

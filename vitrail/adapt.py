@@ -86,7 +86,7 @@ def table_grid(num_rows: int, table: Layout, cell: tuple[int, ...], told: tuple[
     )
 
 
-def fit(
+def adapt(
     state: Mapping[str, Tensor],
     wanted: Mapping[str, Tensor],
     *,

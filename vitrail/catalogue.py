@@ -16,7 +16,7 @@ import yaml
 from torch.overrides import TorchFunctionMode
 
 from vitrail import plug
-from vitrail.adapt import HEADS, ChannelRule, check_fit, fit
+from vitrail.adapt import HEADS, ChannelRule, adapt, check_fit
 from vitrail.data.transform import Preprocess
 from vitrail.errors import unknown_name
 from vitrail.names import canonical
@@ -51,7 +51,7 @@ def list_models(pattern: str = "") -> list[str]:
 def describe(name: str) -> Entry:
     """A model's size and cost, counted from a model without memory."""
     spec = spec_named(name)
-    with hollow():
+    with on_meta():
         model = build(spec)
     params = sum(parameter.numel() for parameter in model.parameters())
     size = (spec.channels, *spec.image_size)
@@ -121,7 +121,7 @@ class _NoFilling(TorchFunctionMode):
 
 
 @contextmanager
-def hollow() -> Iterator[None]:
+def on_meta() -> Iterator[None]:
     """Models made in here have shapes but no memory."""
     with torch.device("meta"), _NoFilling():
         yield
@@ -151,7 +151,7 @@ def create_model(
         return model
     loaded = load_weights(weights)
     spec, state, changes = _follow(spec, loaded, fields)
-    with hollow():
+    with on_meta():
         model = build(spec)
     wanted = model.state_dict()
     table = spec.table_layout if "pos_embed" in wanted else None
@@ -164,7 +164,7 @@ def create_model(
     ):
         rows, columns = cut(size, spec.stem.cell)
         weights_grid = (rows, columns)
-    state, more = fit(
+    state, more = adapt(
         state,
         wanted,
         first_weight=model.first_weight,

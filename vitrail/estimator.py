@@ -36,7 +36,7 @@ from vitrail.data.table import NO_SPLIT, Content, Table
 from vitrail.errors import DataError, SpecError, UnknownNameError, WeightsError
 from vitrail.run.artefact import load
 from vitrail.run.predictor import calibration_of
-from vitrail.training.judge import outputs_of
+from vitrail.training.evaluation import infer
 from vitrail.training.world import World
 from vitrail.verbs.train import train
 
@@ -143,7 +143,7 @@ class VitClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # th
         table = table_of(pictures, self.value_range_, self.model_.labels, np.zeros(len(pictures), dtype=np.int64))
         loader = Loader(source=table, preprocess=self.model_.preprocess, batch_size=BATCH)
         with as_value_errors():
-            outputs = outputs_of(self.model_, loader, World(device=next(self.model_.parameters()).device))
+            outputs = infer(self.model_, loader, World(device=next(self.model_.parameters()).device))
         odds = calibration_of(self.model_).probabilities(outputs.logits).numpy().astype(np.float64)
         return odds / odds.sum(axis=1, keepdims=True)
 

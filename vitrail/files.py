@@ -8,13 +8,11 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 
-from vitrail.errors import VitrailError, brief, shown
+from vitrail.errors import VitrailError, brief
 
 NO_FOLDERS = (errno.EBADF, errno.EINVAL, errno.ENOTSUP)  # from file systems that cannot sync a folder
 RANDOM = "????????"  # what tempfile ends a name with
@@ -82,18 +80,3 @@ def umask() -> int:
     current = os.umask(0)
     os.umask(current)
     return current
-
-
-def fill_template(package: str, template: str, /, **values: Any) -> str:
-    """A page from a template that lies in a package; what comes from files is escaped, a value that is missing told."""
-    return _templates(package).get_template(template).render(**values)
-
-
-@cache
-def _templates(package: str) -> Any:
-    """The templates of a package, kept: to translate one takes longer than to fill it."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(loader=PackageLoader(package, "."), autoescape=True, undefined=StrictUndefined)
-    environment.filters["shown"] = shown
-    return environment

@@ -43,7 +43,7 @@ def matches(loaded: Weights, names: list[str]) -> list[tuple[str, Any]]:
         if wanted == shapes:
             (found if spec.image_size == named.image_size else resized).append((canonical(name), spec))
         elif len(names) == 1:
-            check_fit(loaded.state, _hollow(spec).state_dict(), name)
+            check_fit(loaded.state, _on_meta(spec).state_dict(), name)
     if not found and not resized:
         raise WeightsError(
             "no model of the catalogue has tensors of these shapes.",
@@ -86,12 +86,12 @@ def _with_channels(spec: Any, state: State) -> tuple[Any, Shapes]:
 @lru_cache(maxsize=1024)  # for the whole catalogue it takes more than a second, and the next file asks again
 def _asked_for(spec: Any) -> tuple[str, Shapes]:
     """The name of a model's first weight, and the shapes of all."""
-    model = _hollow(spec)
+    model = _on_meta(spec)
     return model.first_weight, {key: tensor.shape for key, tensor in model.state_dict().items()}
 
 
-def _hollow(spec: Any) -> Any:
-    with catalogue.hollow():
+def _on_meta(spec: Any) -> Any:
+    with catalogue.on_meta():
         return catalogue.build(spec)
 
 

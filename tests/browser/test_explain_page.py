@@ -12,7 +12,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page
 
 from tests.conftest import fill
-from tests.contract.small_pictures import write_folder
+from tests.contract.small_images import write_folder
 from vitrail import create_model, explain
 from vitrail.inspection.figures import write_figures
 from vitrail.inspection.sample import spread_out

@@ -8,7 +8,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
-from tests.browser.opened import opened
+from tests.browser.pages import opened
 from tests.contract.colours import learn, write_colours
 from vitrail import compare
 

@@ -126,7 +126,7 @@ def test_the_unknown_is_said_clearly(chromium: Browser, served: str, dog: Path) 
 def test_a_picture_may_have_several_labels_or_none(chromium: Browser, served: str, dog: Path) -> None:
     visit = Visit(chromium, served)
     page = visit.page
-    told_of(visit, several=True, labels=["a", "b", "c"], num_classes=3)
+    told_of(visit, multi_label=True, labels=["a", "b", "c"], num_classes=3)
     top = [{"label": label, "confidence": share} for label, share in (("a", 0.9), ("b", 0.8), ("c", 0.1))]
     predicted(visit, {"label": "a", "labels": ["a", "b"], "confidence": 0.9, "unknown": False, "top": top})
     visit.open().set_input_files("#files", dog)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser
 
-from tests.browser.opened import opened
+from tests.browser.pages import opened
 from tests.contract.damage import DAMAGES, damage, encoded, photo
 from vitrail import check
 

@@ -12,8 +12,8 @@ import pytest
 from tests.contract.serving import in_loop
 from vitrail.service import batcher as module
 from vitrail.service.batcher import Batcher
-from vitrail.service.crew import CrashedError
 from vitrail.service.limits import QUEUE, Refusal
+from vitrail.service.worker_process import CrashedError
 
 SOON = 30.0
 
@@ -62,8 +62,8 @@ def until(seconds: float = SOON) -> float:
 def test_what_waits_is_one_batch_and_each_gets_its_own() -> None:
     async def work(batcher: Batcher, eye: Eye) -> Any:
         one = batcher.put([b"a"], 1, until())
-        several = batcher.put([b"b", b"c"], 3, until())
-        answers = await asyncio.gather(*one, *several)
+        multi_label = batcher.put([b"b", b"c"], 3, until())
+        answers = await asyncio.gather(*one, *multi_label)
         assert eye.batches == [[b"a", b"b", b"c"]]
         assert batcher.num_waiting == 0
         return answers

@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.contract.small_pictures import write_folder, write_shards
+from tests.contract.small_images import write_folder, write_shards
 from vitrail.data.augment import Augment
 from vitrail.data.cache import GIB, PixelCache, digest
 from vitrail.data.loader import Loader

@@ -20,7 +20,7 @@ from tests.contract.damage import CHANGES, DAMAGES, damage, encoded, photo
 from tests.forge import Forge
 from vitrail import check
 from vitrail.data.check import KINDS, Report
-from vitrail.data.classes import class_findings
+from vitrail.data.class_audit import class_findings
 from vitrail.data.duplicates import PARTNERS, Look, near_pairs
 from vitrail.data.find import open_data
 from vitrail.errors import DataError

@@ -11,12 +11,12 @@ import torch
 import yaml
 
 from tests.conftest import fill
-from tests.contract.small_pictures import table_of, write_folder
+from tests.contract.small_images import table_of, write_folder
 from vitrail import create_model, load, save_weights
 from vitrail.objective.classify import Classify
-from vitrail.training import fit
-from vitrail.training.sets import make_sets
+from vitrail.training import throughput
 from vitrail.training.settings import Settings
+from vitrail.training.splits import make_splits
 from vitrail.training.task import Task
 from vitrail.training.view import Silent
 from vitrail.training.world import World
@@ -50,7 +50,7 @@ def chosen(run: Path) -> dict[str, Any]:
 )
 def test_smaller_pictures_are_whole_cells(factor: float, size: tuple[int, int]) -> None:
     model = create_model("vit_mu_patch16_224", image_size=(224, 160))
-    assert fit.smaller(model.spec, factor) == size
+    assert throughput.smaller(model.spec, factor) == size
 
 
 @pytest.mark.parametrize(("speed", "size"), [(1e6, 224), (24.0, 144), (1.0, 112)])
@@ -92,9 +92,9 @@ def test_a_choice_is_made_once_for_a_run(pictures: Path, tmp_path: Path, monkeyp
 def test_speed_is_measured_and_leaves_no_trace() -> None:
     model, labels = create_model("vit_mu_patch4_gap_16", num_classes=3), torch.arange(3).repeat(20)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    few = fit.measure(model, Classify(), torch.randn(60, 3, 16, 16), labels, World(), bfloat16=False)
+    few = throughput.measure(model, Classify(), torch.randn(60, 3, 16, 16), labels, World(), bfloat16=False)
     larger = create_model("vit_mu_patch4_gap_16", num_classes=3, image_size=64, depth=8)
-    many = fit.measure(larger, Classify(), torch.randn(60, 3, 64, 64), labels, World(), bfloat16=False)
+    many = throughput.measure(larger, Classify(), torch.randn(60, 3, 64, 64), labels, World(), bfloat16=False)
     assert few.images_per_second > many.images_per_second > 0
     assert 10 * few.bytes_per_image < many.bytes_per_image
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -108,7 +108,7 @@ def test_a_machine_without_a_compiler_goes_without(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch, "compile", lambda model, **_: refuse)
     model = create_model("vit_mu_patch4_gap_16", num_classes=3)
     images, labels = torch.randn(6, 3, 16, 16), torch.arange(6) % 3
-    assert not fit.compiling_pays(model, Classify(), images, labels, World(), bfloat16=False)
+    assert not throughput.compiling_pays(model, Classify(), images, labels, World(), bfloat16=False)
 
 
 def test_torch_compile_is_tried_in_long_runs_alone(
@@ -119,7 +119,7 @@ def test_torch_compile_is_tried_in_long_runs_alone(
     train(pictures, **told, run=tmp_path / "short", view=heard)
     monkeypatch.setattr("vitrail.training.task.LONG", 0.0)
     asked = []
-    monkeypatch.setattr(fit, "compiling_pays", lambda *words, **more: asked.append(len(words[2])) or False)
+    monkeypatch.setattr(throughput, "compiling_pays", lambda *words, **more: asked.append(len(words[2])) or False)
     train(pictures, **told, run=tmp_path / "long", view=heard)
     assert asked == [12]
     assert [line for line in heard.said if "torch.compile" in line] == ["Trying torch.compile, since the run is long."]
@@ -144,8 +144,8 @@ def test_auto_checks_the_data_first(pictures: Path, tmp_path: Path) -> None:
 def test_no_time_to_look_at_every_picture_is_remembered() -> None:
     table, heard, remembered = table_of([0, 1] * 20, side=64), Heard(), {}
     short = Settings(minutes=1e-9)
-    sets = make_sets(table, short, heard, World(), check=True, chosen=remembered)
+    sets = make_splits(table, short, heard, World(), check=True, chosen=remembered)
     assert remembered == {"looked": False}
     assert "duplicates are not looked for" in heard.said[0]
-    again = make_sets(table, Settings(minutes=1000.0), heard, World(), check=True, chosen=remembered)
+    again = make_splits(table, Settings(minutes=1000.0), heard, World(), check=True, chosen=remembered)
     assert (sets.val.names, sets.story) == (again.val.names, again.story)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.contract.small_pictures import write_folder
+from tests.contract.small_images import write_folder
 from vitrail.data.cache import PixelCache, digest
 from vitrail.data.loader import Loader
 from vitrail.data.reader import form

@@ -296,11 +296,15 @@ def test_batches_that_cannot_be_shared_evenly_are_refused_when_going_on(tmp_path
 def test_a_process_alone_is_its_own_world() -> None:
     world = World()
     tensors = {"a": torch.arange(3.0)}
-    assert world.leads
-    assert (world.add_up(1.0, 2.0), world.agree(True), world.gather("x")) == ([1.0, 2.0], True, ["x"])
-    assert world.share_tensors(tensors)["a"] is tensors["a"]
-    assert world.lead(lambda: 7) == 7
-    assert not shard.is_cut(torch.nn.Linear(2, 2))
+    assert world.is_rank_zero
+    assert (world.all_reduce_sum(1.0, 2.0), world.broadcast_flag(True), world.all_gather("x")) == (
+        [1.0, 2.0],
+        True,
+        ["x"],
+    )
+    assert world.broadcast_tensors(tensors)["a"] is tensors["a"]
+    assert world.on_rank_zero(lambda: 7) == 7
+    assert not shard.is_sharded(torch.nn.Linear(2, 2))
 
 
 def test_the_documented_launches_are_understood() -> None:

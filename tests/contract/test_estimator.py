@@ -203,7 +203,7 @@ def test_a_run_is_kept_only_where_it_is_told(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with monkeypatch.context() as patch:
-        patch.delattr("vitrail.report.ending.write_report")  # a page that nobody can read is not made
+        patch.delattr("vitrail.verbs.train.write_report")  # a page that nobody can read is not made
         clone(HASTY).fit(pixels, labels)
     assert list(tmp_path.iterdir()) == []
     kept = clone(HASTY).set_params(run="kept").fit(pixels, labels)

@@ -18,9 +18,9 @@ from tests.contract.small_models import METHODS, SMALL, foreign, picture, small
 from vitrail import create_model, explain, save_weights
 from vitrail.errors import DataError, InspectionError, UnknownNameError, WeightsError
 from vitrail.inspection import page
-from vitrail.inspection.drawn import save_figure
+from vitrail.inspection.drawing import save_figure
 from vitrail.run.calibrate import Calibration
-from vitrail.run.opened import open_model
+from vitrail.run.open import open_model
 
 
 @pytest.mark.parametrize("kind", [*SMALL, "bfloat16", "timm", "transformers"])
@@ -109,7 +109,7 @@ def test_a_picture_may_come_in_any_form(tmp_path: Path) -> None:
 
 def test_of_several_labels_each_has_its_own_probability() -> None:
     model = small("class token")
-    model.calibration = Calibration(several=True)
+    model.calibration = Calibration(multi_label=True)
     found = explain(model, picture())
     with torch.no_grad():
         assert found.probabilities[0] == pytest.approx(model(found.images).sigmoid().max().item(), abs=1e-6)

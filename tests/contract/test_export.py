@@ -16,13 +16,13 @@ from vitrail import create_model, evaluate, export, load, plug, predict
 from vitrail.data.transform import Preprocess
 from vitrail.engine.exported import RUNTIMES, exported_file
 from vitrail.errors import ExportError, InspectionError, RunError, SpecError
-from vitrail.exports import making
+from vitrail.exports import build
+from vitrail.exports.build import FORMATS
 from vitrail.exports.graph import leaving
-from vitrail.exports.making import FORMATS
-from vitrail.exports.pictures import gather
+from vitrail.exports.images import gather
 from vitrail.exports.sensitivity import worst_layers
 from vitrail.nn.merge import MergingBlocks
-from vitrail.run.opened import open_model, open_proven
+from vitrail.run.open import open_model, open_verified
 
 FORMS = [(form, precision) for form in plug.entries(FORMATS) for precision in plug.load(FORMATS, form).PRECISIONS]
 FORMATS_TO_TRY = plug.entries(FORMATS)
@@ -122,7 +122,7 @@ def test_confidence_is_inside_the_file(home: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(confidence, run.calibration.probabilities(wanted).numpy(), atol=1e-5)
     text = Path(proof["path"]).read_bytes()
     assert b"/vitrail/" not in text  # no path of this machine
-    assert str(Path(making.__file__).parent.parent).encode() not in text
+    assert str(Path(build.__file__).parent.parent).encode() not in text
 
 
 def test_float_input(home: Path, tmp_path: Path) -> None:
@@ -197,15 +197,15 @@ def test_ranges_learned_from_noise_are_refused(deit_tiny: Path, data_dir: Path, 
 def test_what_loses_too_much_is_refused_and_nothing_is_left(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judge = making.faith_of
+    judge = build.faith_of
     lost = iter((0.02, 0.04, 0.03))
 
     def stern(before: Any, after: Any, pictures: Any) -> Any:
         faith = judge(before, after, pictures)
         return type(faith)(**{**faith.__dict__, "top1_after": faith.top1_before - next(lost)})
 
-    monkeypatch.setattr(making, "faith_of", stern)
-    monkeypatch.setattr(making, "KEPT", (1, 2, 4))  # four would be more than a quarter of the layers
+    monkeypatch.setattr(build, "faith_of", stern)
+    monkeypatch.setattr(build, "KEPT", (1, 2, 4))  # four would be more than a quarter of the layers
     with pytest.raises(ExportError, match=r"onnx int8 loses more than 0\.5 points") as refused:
         export(home / "run", format="onnx", precision="int8", data=home / "data", out=tmp_path / "out" / "it", **QUICK)
     assert refused.value.wrong == "onnx int8 loses more than 0.5 points."
@@ -217,15 +217,15 @@ def test_what_loses_too_much_is_refused_and_nothing_is_left(
 def test_where_far_too_much_is_lost_all_that_may_stay_in_float_does(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judge, attempts = making.faith_of, []
+    judge, attempts = build.faith_of, []
 
     def stern(before: Any, after: Any, pictures: Any) -> Any:
         """As if int8 lost ten points whatever is kept."""
         faith = judge(before, after, pictures)
         return type(faith)(**{**faith.__dict__, "top1_after": faith.top1_before - 0.1})
 
-    monkeypatch.setattr(making, "faith_of", stern)
-    monkeypatch.setattr(making, "KEPT", (1, 2))
+    monkeypatch.setattr(build, "faith_of", stern)
+    monkeypatch.setattr(build, "KEPT", (1, 2))
     with pytest.raises(ExportError, match=r"10\.00 points"):
         export(
             home / "run", format="onnx", precision="int8", data=home / "data", out=tmp_path / "out", say=attempts.append
@@ -237,7 +237,7 @@ def test_where_far_too_much_is_lost_all_that_may_stay_in_float_does(
 
 def test_layers_that_hurt_stay_in_float(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempts: list[tuple[str, ...]] = []
-    judge = making.faith_of
+    judge = build.faith_of
 
     def stern(before: Any, after: Any, pictures: Any) -> Any:
         """As if the first two attempts lost a point."""
@@ -245,8 +245,8 @@ def test_layers_that_hurt_stay_in_float(home: Path, tmp_path: Path, monkeypatch:
         attempts.append(())
         return faith if len(attempts) > 2 else type(faith)(**{**faith.__dict__, "top1_after": faith.top1_before - 0.01})
 
-    monkeypatch.setattr(making, "faith_of", stern)
-    monkeypatch.setattr(making, "KEPT", (1, 2))
+    monkeypatch.setattr(build, "faith_of", stern)
+    monkeypatch.setattr(build, "KEPT", (1, 2))
     asked = {"data": home / "data", "precision": "int8", "out": tmp_path / "out"}
     proof = export(home / "run", format="openvino", **asked, **QUICK)
     model = load(home / "run")
@@ -266,19 +266,19 @@ def test_goldens_are_asked_again(home: Path, tmp_path: Path, best: dict[str, Any
 
     from safetensors.torch import load_file, save_file
 
-    assert open_proven(home / "best").labels
+    assert open_verified(home / "best").labels
     for source in ("best", "run"):
         copied = shutil.copytree(home / source, tmp_path / source)
         golden = load_file(copied / "golden.safetensors")
         save_file({**golden, "logits": golden["logits"] + 1.0}, copied / "golden.safetensors")
         with pytest.raises(RunError, match="no longer says what it said"):
-            open_proven(copied)
+            open_verified(copied)
         (copied / "golden.safetensors").write_bytes(b"no tensors")
         with pytest.raises(RunError, match="cannot be read"):
-            open_proven(copied)
+            open_verified(copied)
         del golden["chart"]  # as it was before there were charts
         save_file(golden, copied / "golden.safetensors")
-        assert open_proven(copied).labels
+        assert open_verified(copied).labels
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_goldens_may_hold_anything(home: Path, tmp_path: Path, change: Any, mess
     changed = {name: tensor.contiguous() for name, tensor in {**golden, **change(golden)}.items()}
     save_file(changed, copied / "golden.safetensors")
     with pytest.raises(RunError, match=message):
-        open_proven(copied)
+        open_verified(copied)
 
 
 def test_labels_and_thresholds_are_those_of_the_model(home: Path, tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_another_preparation_of_pictures_is_seen(home: Path, tmp_path: Path, cha
     config["preprocess"].update(change)
     (copied / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     with pytest.raises(RunError, match="no longer prepares pictures as it did"):
-        open_proven(copied)
+        open_verified(copied)
 
 
 def test_an_export_is_replaced_whole_and_nothing_else_is(home: Path, tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ def test_what_cannot_be_is_told_before_the_work(home: Path, tmp_path: Path, monk
         export(home / "run", format="pt2", best=True)
     with pytest.raises(SpecError, match="--best chooses format and precision"):
         export(home / "run", precision="int8", best=True)
-    monkeypatch.setattr(making, "absent", lambda *_: ("openvino",))
+    monkeypatch.setattr(build, "absent", lambda *_: ("openvino",))
     with pytest.raises(ExportError, match="needs packages that are not installed"):
         export(home / "run", format="openvino")
     assert list(tmp_path.iterdir()) == []

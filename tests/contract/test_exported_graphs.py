@@ -13,9 +13,9 @@ from tests.contract.small_models import SMALL, small
 from vitrail import create_model, plug
 from vitrail.engine.exported import RUNTIMES, open_exported
 from vitrail.errors import ExportError
-from vitrail.exports import making
+from vitrail.exports import build
+from vitrail.exports.build import FORMATS
 from vitrail.exports.graph import Graph, at_size, leaving, resize_matrix, resized_in_graph
-from vitrail.exports.making import FORMATS
 from vitrail.exports.sensitivity import worst_layers
 from vitrail.exports.traced import Traced
 from vitrail.nn.position import resize_table
@@ -35,7 +35,7 @@ def _same(model: Any, opened: Any, size: tuple[int, int]) -> float:
 
 def _written(traced: Traced, form: str, folder: Path, **changed: Any) -> Any:
     path = folder / plug.load(RUNTIMES, form).FILE
-    facts = {**making.facts_for(traced, "fp32"), **changed}
+    facts = {**build.facts_for(traced, "fp32"), **changed}
     plug.load(FORMATS, form).write(traced, path, "fp32", facts, pixels=np.zeros((0, 1, 1, 3)), keep=())
     return open_exported(path)
 
@@ -94,7 +94,7 @@ def test_the_last_block_in_eight_bits(tmp_path: Path, form: str) -> None:
     path, sizes = tmp_path / plug.load(RUNTIMES, form).FILE, []
     for keep in ((), ("blocks.1.attn.q", "blocks.1.attn.kv")):
         assert len(traced.nodes(keep)) == len(keep)
-        facts = making.facts_for(traced, "int8")
+        facts = build.facts_for(traced, "int8")
         plug.load(FORMATS, form).write(traced, path, "int8", facts, pixels=pixels, keep=keep)
         opened = open_exported(path)
         found = opened(opened.preprocess.normalise(pixels))

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from tests.conftest import fill
-from tests.contract.small_pictures import write_folder
+from tests.contract.small_images import write_folder
 from vitrail import create_model, figures, plug, save_weights
 from vitrail.errors import DataError, InspectionError, UnknownNameError
 from vitrail.inspection.figures import write_figures

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from tests.contract.colours import exit_code, learn, write_colours
-from tests.contract.small_pictures import table_of, write_shards
-from vitrail.data.check import look_at
+from tests.contract.small_images import table_of, write_shards
+from vitrail.data.check import scan_source
 from vitrail.data.find import open_data
 from vitrail.data.folds import fold_numbers, fold_tables, foldable
 from vitrail.data.table import Table
 from vitrail.errors import DataError, RunError
-from vitrail.run.judged import Judged, read_judged, suspects
+from vitrail.run.predictions import PredictionRow, read_predictions, suspects
 
 
 def test_classes_are_spread_evenly() -> None:
@@ -39,13 +39,13 @@ def test_duplicates_stay_together(tmp_path: Path) -> None:
             shutil.copy(path, path.with_stem(f"{path.stem} again {times}"))
     table = open_data(tmp_path)
     assert isinstance(table, Table)
-    numbers = fold_numbers(table, 3, seed=0, seen=look_at(table))
+    numbers = fold_numbers(table, 3, seed=0, seen=scan_source(table))
     for number in range(0, 12, 3):
         places = [row for row, name in enumerate(table.names) if Path(name).name.startswith(f"red{number:03d}")]
         assert len(places) == 3
         assert len(set(numbers[places].tolist())) == 1
     with pytest.raises(DataError, match="as many different pictures as there are folds"):
-        fold_numbers(table, 13, seed=0, seen=look_at(table))
+        fold_numbers(table, 13, seed=0, seen=scan_source(table))
 
 
 def test_of_each_fold_it_is_the_test_split() -> None:
@@ -86,7 +86,7 @@ def folded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
 
 def test_each_picture_is_judged_once(folded: tuple[Path, list[str]]) -> None:
     run = folded[0] / "run"
-    rows = read_judged(run / "out_of_fold.csv")
+    rows = read_predictions(run / "out_of_fold.csv")
     names = [name for name in open_data(folded[0] / "data").names if name.startswith("train/")]
     assert sorted(row.path for row in rows) == sorted(names)
     found = json.loads((run / "folds.json").read_text())
@@ -95,7 +95,7 @@ def test_each_picture_is_judged_once(folded: tuple[Path, list[str]]) -> None:
     assert found["spread"] == pytest.approx(np.std(found["scores"], ddof=1))
     for number in (1, 2, 3):
         own = {row.path for row in rows if row.split == f"fold {number}"}
-        learned = read_judged(run / "folds" / str(number) / "predictions.csv")
+        learned = read_predictions(run / "folds" / str(number) / "predictions.csv")
         assert own == {row.path for row in learned if row.split == "test"}
         assert not own & {row.path for row in learned if row.split == "val"}
         assert sum(row.right for row in rows if row.path in own) / len(own) == pytest.approx(
@@ -105,7 +105,7 @@ def test_each_picture_is_judged_once(folded: tuple[Path, list[str]]) -> None:
 
 def test_wrong_labels_are_found(folded: tuple[Path, list[str]]) -> None:
     folder, wrong = folded
-    found = suspects(read_judged(folder / "run" / "out_of_fold.csv"))
+    found = suspects(read_predictions(folder / "run" / "out_of_fold.csv"))
     assert {row.path for row in found[: len(wrong)]} == set(wrong)
     page = (folder / "run" / "report.html").read_text()
     assert all(Path(path).name in page for path in wrong)
@@ -135,8 +135,8 @@ def test_the_same_again_goes_on(folded: tuple[Path, list[str]]) -> None:
 
 
 def test_the_clearest_suspects_come_first() -> None:
-    def row(path: str, confidence: float, given: float, *, right: bool = False) -> Judged:
-        return Judged("val", path, "a", "a" if right else "b", confidence, given, right, False)
+    def row(path: str, confidence: float, given: float, *, right: bool = False) -> PredictionRow:
+        return PredictionRow("val", path, "a", "a" if right else "b", confidence, given, right, False)
 
     told = [
         row("unsure", 0.5, 0.1),

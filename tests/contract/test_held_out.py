@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from tests.contract.damage import encoded, photo
-from tests.contract.small_pictures import table_of, write_folder
-from vitrail.data.check import look_at
+from tests.contract.small_images import table_of, write_folder
+from vitrail.data.check import scan_source
 from vitrail.data.held_out import HeldOut, grouped, hold_out
 from vitrail.data.source import folder
 from vitrail.data.table import Table
@@ -23,7 +23,7 @@ from vitrail.errors import DataError
 
 def divided(table: Table, *, share: float, seed: int) -> HeldOut:
     """A table divided after a look at each of its pictures."""
-    return hold_out(table, share=share, seed=seed, seen=look_at(table))
+    return hold_out(table, share=share, seed=seed, seen=scan_source(table))
 
 
 def copies(labels: list[int], originals: Sequence[int]) -> Table:
@@ -32,7 +32,7 @@ def copies(labels: list[int], originals: Sequence[int]) -> Table:
     return replace(table, content=lambda row: table.content(int(originals[row])))
 
 
-def several(labels: list[list[int]], originals: Sequence[int] | None = None) -> Table:
+def multi_label(labels: list[list[int]], originals: Sequence[int] | None = None) -> Table:
     """Pictures of several labels each, or none."""
     table = copies([0] * len(labels), range(len(labels)) if originals is None else originals)
     flat = [label for each in labels for label in each]
@@ -100,7 +100,7 @@ def test_the_seed_alone_decides(tmp_path: Path) -> None:
     table = write_folder(tmp_path)
     seen: list[tuple[int, int]] = []
     progress = lambda done, whole: seen.append((done, whole))  # noqa: E731 - a name for a line
-    looks = [look_at(table, workers=workers, progress=progress) for workers in (1, 1, 0, 5)]
+    looks = [scan_source(table, workers=workers, progress=progress) for workers in (1, 1, 0, 5)]
     first, *same = (hold_out(table, share=0.2, seed=7, seen=look) for look in looks)
     assert all(np.array_equal(first.held, other.held) for other in same)
     assert seen == [(done, 37) for done in range(1, 38)] * 4
@@ -110,7 +110,7 @@ def test_the_seed_alone_decides(tmp_path: Path) -> None:
 def test_without_a_look_every_picture_is_for_itself() -> None:
     table = copies([0] * 8, [0] * 8)
     assert hold_out(table, share=0.5, seed=0, seen=None).held.shape == (4,)
-    assert look_at(table, seconds=0.0) is None
+    assert scan_source(table, seconds=0.0) is None
 
 
 def test_the_same_pictures_tomorrow() -> None:
@@ -223,7 +223,7 @@ def test_several_labels() -> None:
     random = np.random.default_rng(0)
     rates = [0.6, 0.3, 0.1, 0.03]
     labels = [[label for label, rate in enumerate(rates) if random.random() < rate] for _ in range(400)]
-    table = several(labels, [row - row % 2 if row < 100 else row for row in range(400)])
+    table = multi_label(labels, [row - row % 2 if row < 100 else row for row in range(400)])
     bare = {row for row, each in enumerate(labels) if not each}
     whole = np.array(counts(table, np.arange(400)))
     for seed in range(3):
@@ -240,7 +240,7 @@ def test_rare_labels_take_nothing_from_the_others() -> None:
 
     The last two labels come with that one too, and still have their share.
     """
-    table = several([[0, 1 + row // 2] for row in range(20)] + [[0, 11, 12]] * 20 + [[0, 13]] * 60 + [[0, 14]])
+    table = multi_label([[0, 1 + row // 2] for row in range(20)] + [[0, 11, 12]] * 20 + [[0, 13]] * 60 + [[0, 14]])
     sides = divided(table, share=0.1, seed=0)
     check(table, sides)
     assert counts(table, sides.held) == [18] + [1] * 10 + [2, 2, 6, 0]
@@ -248,7 +248,7 @@ def test_rare_labels_take_nothing_from_the_others() -> None:
 
 def test_what_a_rare_label_needs_is_held_out_first() -> None:
     """Groups of three are too large for both labels; the one for the rare label is enough for the common one."""
-    table = several([[0, 1]] * 6 + [[0]] * 15, [row // 3 * 3 for row in range(21)])
+    table = multi_label([[0, 1]] * 6 + [[0]] * 15, [row // 3 * 3 for row in range(21)])
     for seed in range(4):
         assert counts(table, divided(table, share=0.1, seed=seed).held) == [3, 3]
 
@@ -272,6 +272,6 @@ def test_broken_pictures_stay_and_count_for_nothing(tmp_path: Path) -> None:
 
 
 def test_a_table_of_nothing() -> None:
-    for table in (table_of([0]).only([]), several([[0, 1], [1]]).only([])):
+    for table in (table_of([0]).only([]), multi_label([[0, 1], [1]]).only([])):
         sides = divided(table, share=0.1, seed=0)
         assert (len(sides.kept), len(sides.held), sides.num_groups) == (0, 0, 0)

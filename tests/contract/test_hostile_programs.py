@@ -17,9 +17,9 @@ import torch
 from tests.contract.small_models import SMALL, small
 from vitrail.engine.exported import open_exported
 from vitrail.errors import ExportError
+from vitrail.exports.build import facts_for
 from vitrail.exports.format import pt2
 from vitrail.exports.graph import Graph, leaving
-from vitrail.exports.making import facts_for
 from vitrail.exports.traced import Traced
 
 TOUCHED: list[str] = []

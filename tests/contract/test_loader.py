@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.contract.small_pictures import table_of, write_folder, write_shards
+from tests.contract.small_images import table_of, write_folder, write_shards
 from vitrail.data.augment import Augment
 from vitrail.data.cache import PixelCache
 from vitrail.data.loader import Batch, Loader

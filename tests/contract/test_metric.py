@@ -10,12 +10,12 @@ import pytest
 import torch
 from sklearn import metrics
 
-from vitrail.metric.account import account
 from vitrail.metric.calibration import brier_score, calibration_error, calibration_noise, reliability
-from vitrail.metric.classes import balanced_accuracy, class_scores, confused_pairs, confusion
 from vitrail.metric.interval import bootstrap_interval, mean_share_interval, wilson_interval
 from vitrail.metric.paired import compare_hits
+from vitrail.metric.per_class import balanced_accuracy, class_scores, confused_pairs, confusion
 from vitrail.metric.ranking import mean_average_precision, ranked
+from vitrail.metric.summary import summarise
 from vitrail.run.calibrate import Calibration, calibrate, free_energy, read_calibration, write_calibration
 
 TRIALS = 500
@@ -35,7 +35,7 @@ def test_numbers_are_those_of_scikit_learn(judged: tuple[np.ndarray, np.ndarray]
     odds, truth = judged
     called = odds.argmax(axis=1)
     names = tuple("abcdef")
-    found = account(odds, truth, names, uncalibrated=odds)
+    found = summarise(odds, truth, names, uncalibrated=odds)
     assert found.top1 == pytest.approx(metrics.accuracy_score(truth, called))
     assert found.top5 == pytest.approx(metrics.top_k_accuracy_score(truth, odds, k=5, labels=range(6)))
     table = confusion(truth, called, 6)
@@ -148,7 +148,7 @@ def test_of_several_labels_each_is_judged() -> None:
     random = np.random.default_rng(0)
     truth = random.random((400, 3)) < (0.5, 0.2, 0.0)
     odds = 1 / (1 + np.exp(-(random.normal(size=truth.shape) + 3 * truth - 2)))
-    found = account(odds, truth, "abc", uncalibrated=odds, thresholds=(0.4, 0.6, 0.5))
+    found = summarise(odds, truth, "abc", uncalibrated=odds, thresholds=(0.4, 0.6, 0.5))
     assert found.map == pytest.approx(metrics.average_precision_score(truth[:, :2], odds[:, :2]))
     assert found.balanced is None
     called = odds >= (0.4, 0.6, 0.5)
@@ -224,14 +224,14 @@ def test_the_limit_of_the_unknown() -> None:
     assert found.unknown(torch.randn(1000, 10, generator=generator)).double().mean() > 0.95
     assert calibrate(known[:18], torch.arange(18) % 10).limit is None, "too few to know one in twenty"
     assert not Calibration().unknown(known).any()
-    assert torch.allclose(free_energy(known, several=False), -known.double().logsumexp(dim=1))
+    assert torch.allclose(free_energy(known, multi_label=False), -known.double().logsumexp(dim=1))
 
 
 def test_several_labels_have_thresholds_of_their_own(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     labels = (torch.rand(500, 3, generator=generator) < torch.tensor([0.5, 0.1, 0.0])).float()
     logits = torch.randn(500, 3, generator=generator) + 3 * labels - torch.tensor([0.0, 4.0, 0.0])
-    found = calibrate(logits, labels, several=True)
+    found = calibrate(logits, labels, multi_label=True)
     assert len(found.thresholds) == 3
     assert found.thresholds[2] == 0.5
     odds = found.probabilities(logits)

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.conftest import fill
 from vitrail import create_model, list_models, plug
-from vitrail.catalogue import build, describe, family_of, hollow, preprocess_named, spec_named
+from vitrail.catalogue import build, describe, family_of, on_meta, preprocess_named, spec_named
 from vitrail.errors import ShapeError, SpecError, UnknownNameError
 from vitrail.names import canonical
 from vitrail.tokens import Layout, Tokens
@@ -133,7 +133,7 @@ def test_a_fixed_table_is_made_once_and_is_no_weight(kind: str) -> None:
     model = make(kind)
     assert model.position_table(model.spec.layout.grid) is model.pos_fixed
     assert "pos_fixed" not in model.state_dict()
-    with hollow():
+    with on_meta():
         assert not build(model.spec).pos_fixed.is_meta  # so that weights alone fill a hollow model
 
 
@@ -208,7 +208,7 @@ def test_parameters(name: str) -> None:
 
 
 def test_parameters_of_the_largest_bit() -> None:
-    with hollow():
+    with on_meta():
         model = build(spec_named("resnetv2_152x4").override({"num_classes": 21843}))
     assert all(parameter.is_meta for parameter in model.parameters())
     assert sum(parameter.numel() for parameter in model.parameters()) == 1_107_299_923  # as timm counts it
@@ -265,7 +265,7 @@ def test_so400m_by_specification_alone() -> None:
     spec = spec_named("vit_base_patch16_224").override(
         {"width": 1152, "depth": 27, "heads": 16, "hidden": 4304, "stem": {"name": "patch", "patch": (14, 14)}}
     )
-    with hollow():
+    with on_meta():
         model = build(spec)
     assert sum(p.numel() for p in model.blocks.parameters()) == 27 * (4 * 1152**2 + 2 * 1152 * 4304 + 9 * 1152 + 4304)
 

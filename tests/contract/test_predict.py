@@ -18,7 +18,7 @@ from tests.conftest import fill
 from tests.contract.colours import COLOURS, TINY, exit_code, learn, pixels_of, write_colours
 from tests.contract.reading import fingerprint
 from vitrail import create_model, load, predict, save_weights
-from vitrail.data.pictures import Found
+from vitrail.data.image_files import Found
 from vitrail.errors import DataError, RunError, WeightsError
 from vitrail.run.predictor import Predictor
 from vitrail.verbs import predict as module
@@ -139,7 +139,9 @@ def test_what_no_class_claims_is_unknown(home: Path) -> None:
 
 def test_of_several_labels_those_above_their_threshold_are_given(home: Path) -> None:
     model = load(home / "run")
-    model.calibration = model.calibration.override({"several": True, "thresholds": [0.2, 0.9, 0.5], "temperature": 1.0})
+    model.calibration = model.calibration.override(
+        {"multi_label": True, "thresholds": [0.2, 0.9, 0.5], "temperature": 1.0}
+    )
     told = Predictor(model).told(torch.tensor([[-1.0, 2.0, 3.0], [-5.0, -5.0, -4.0]]))
     assert told[0] is not None
     assert told[1] is not None

@@ -133,7 +133,7 @@ def test_several_labels_are_judged_by_average_precision(pictures: Path, weights:
             tmp_path / "table.csv", model=TINY, weights=weights, recipe=recipe, run=tmp_path / recipe, settings=words
         )
         assert 0.0 < result.val["map"] <= 1.0
-        assert load(tmp_path / recipe).calibration.several
+        assert load(tmp_path / recipe).calibration.multi_label
 
 
 @pytest.mark.parametrize("words", [("class_weights=true",), ("balanced=true",), ("augment.mixup=0.4", "accumulate=3")])

@@ -15,15 +15,15 @@ import yaml
 from PIL import Image
 
 from tests.contract.colours import exit_code, learn, pixels_of, write_colours
-from tests.contract.small_pictures import write_shards
+from tests.contract.small_images import write_shards
 from vitrail import VitClassifier, compare, evaluate, load, train
 from vitrail.data.find import open_data
 from vitrail.errors import DataError, RunError, WeightsError
-from vitrail.report.album import thumbnail
 from vitrail.report.chart import Line, lines, reliability_chart
 from vitrail.report.run import matrix, write_report
+from vitrail.report.thumbnails import thumbnail
 from vitrail.run.calibrate import Calibration
-from vitrail.run.judged import judged_rows, read_judged, suspects
+from vitrail.run.predictions import prediction_rows, read_predictions, suspects
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_files_of_a_run_agree(home: Path) -> None:
     run = home / "poor"
     account, result = (json.loads((run / f"{name}.json").read_text()) for name in ("account", "result"))
-    rows = [row for row in read_judged(run / "predictions.csv") if row.split == "test"]
+    rows = [row for row in read_predictions(run / "predictions.csv") if row.split == "test"]
     assert len(rows) == account["test"]["n"] == 60
     right = np.mean([row.right for row in rows])
     assert right == pytest.approx(account["test"]["top1"])
@@ -62,7 +62,7 @@ def test_a_report_that_fails_withholds_nothing(home: Path, monkeypatch: pytest.M
         raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
-        patch.setattr("vitrail.report.ending.write_report", fails)
+        patch.setattr("vitrail.verbs.train.write_report", fails)
         with pytest.raises(ZeroDivisionError):
             learn(home / "data", home / "failed", "steps=2")
     assert load(home / "failed").labels == ("blue", "green", "red")
@@ -89,7 +89,7 @@ def test_runs_of_earlier_versions(home: Path, tmp_path: Path) -> None:
     assert not (run / "folds").exists()
     result["val"] = {"map": 0.5, "n": 30}
     (run / "result.json").write_text(json.dumps(result))
-    assert load(run).calibration.several
+    assert load(run).calibration.multi_label
 
 
 def test_names_that_are_no_plain_text(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_names_that_are_no_plain_text(tmp_path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels_of(name, number)).save(path / os.fsdecode(odd + str(number).encode() + b".png"), "PNG")
     learn(tmp_path / "data", tmp_path / "run", "steps=2")
-    rows = read_judged(tmp_path / "run" / "predictions.csv")
+    rows = read_predictions(tmp_path / "run" / "predictions.csv")
     assert sorted(row.path for row in rows) == sorted(open_data(tmp_path / "data").split("val").names)
     assert (tmp_path / "run" / "report.html").read_text().count("data:image/jpeg") >= len(rows)
 
@@ -153,10 +153,10 @@ def test_pictures_in_memory_are_the_same_only_if_all_are(tmp_path: Path) -> None
 
 
 def test_of_several_labels_one_that_is_missing_is_suspicious() -> None:
-    calibration = Calibration(several=True)
+    calibration = Calibration(multi_label=True)
     logits = torch.tensor([[4.0, -4.0], [4.0, -4.0], [4.0, 4.0], [0.2, -4.0]])
     truth = torch.tensor([[1.0, 0.0], [1.0, 1.0], [1.0, 0.0], [0.0, 0.0]])
-    rows = judged_rows("val", ["fine", "too many", "too few", "unsure"], logits, truth, ["cat", "dog"], calibration)
+    rows = prediction_rows("val", ["fine", "too many", "too few", "unsure"], logits, truth, ["cat", "dog"], calibration)
     assert [row.right for row in rows] == [True, False, False, False]
     assert sorted(row.path for row in suspects(rows)) == ["too few", "too many"]
 
@@ -244,7 +244,7 @@ def test_several_labels_a_picture(tmp_path: Path) -> None:
     assert judged.map is not None
     assert 0.3 < judged.map <= 1.0
     assert "mean average precision" in (tmp_path / "run" / "report.html").read_text()
-    assert any(" | " in row.label for row in read_judged(tmp_path / "run" / "predictions.csv"))
+    assert any(" | " in row.label for row in read_predictions(tmp_path / "run" / "predictions.csv"))
     write_colours(tmp_path / "single", {"test": 2})
     assert evaluate(tmp_path / "run", tmp_path / "single").n == 6, "pictures of one label each can be judged too"
 

@@ -40,13 +40,13 @@ def flip(path: Path) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_killed_at_random(bench: Bench, workers: int) -> None:
     run, notes = bench.place / f"random-{workers}", bench.place / f"notes-{workers}"
-    words, chance = bench.words(run.name, workers=workers), random.Random(workers)
+    words, rng = bench.words(run.name, workers=workers), random.Random(workers)
     last = 0
     for kill in range(4):
         notes.write_text("")
         pid = bench.forge.begin(command, words, partial(forked.note_steps, notes), log=bench.place / "log")
         wait_until(lambda: len(notes.read_text().split()) > kill % 3)  # noqa: B023 - called at once
-        time.sleep(chance.uniform(0.0, 0.05))
+        time.sleep(rng.uniform(0.0, 0.05))
         os.kill(pid, signal.SIGKILL)
         assert bench.forge.end(pid) == KILLED
         steps = [int(line) for line in notes.read_text().split()]

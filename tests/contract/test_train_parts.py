@@ -16,8 +16,8 @@ from vitrail import catalogue
 from vitrail.run.checkpoint import Checkpoint, load, save
 from vitrail.training import clock as clock_module
 from vitrail.training import optim
-from vitrail.training.average import Average
 from vitrail.training.clock import Clock
+from vitrail.training.ema import Ema
 from vitrail.training.guard import WINDOW, Guard
 from vitrail.training.schedule import Schedule, rate
 
@@ -144,7 +144,7 @@ def test_average() -> None:
     model = nn.Linear(1, 1, bias=False)
     with torch.no_grad():
         model.weight.zero_()
-    average, expected = Average(model, 0.9), 0.0
+    average, expected = Ema(model, 0.9), 0.0
     for step in range(1, 200):
         with torch.no_grad():
             model.weight.fill_(step)
@@ -157,7 +157,7 @@ def test_average() -> None:
 
 def test_average_applied_and_restored() -> None:
     model = model_of()
-    average = Average(model, 0.5)
+    average = Ema(model, 0.5)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1.0)
@@ -166,7 +166,7 @@ def test_average_applied_and_restored() -> None:
         assert all(torch.equal(parameter, average.tensors()[name]) for name, parameter in model.named_parameters())
         assert not torch.equal(model.head.weight, weights["head.weight"])
     assert all(torch.equal(parameter, weights[name]) for name, parameter in model.named_parameters())
-    other = Average(model, 0.5)
+    other = Ema(model, 0.5)
     other.restore(average.tensors())
     assert all(torch.equal(tensor, average.tensors()[name]) for name, tensor in other.tensors().items())
     assert all(tensor is not average.tensors()[name] for name, tensor in other.tensors().items())

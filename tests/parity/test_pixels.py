@@ -216,10 +216,10 @@ def test_turned_reduced_jpegs(rows: int, columns: int, orientation: int, decoded
 def test_reduced_for_training_too(decoded_sizes: list) -> None:
     from vitrail.data.augment import Augment
     from vitrail.data.reader import Reader
-    from vitrail.data.table import Picture, no_stamp
+    from vitrail.data.table import Item, no_stamp
 
     content = jpeg(scene(2400, 3200))
-    picture = Picture(0, "a.jpg", (0,), lambda: content, no_stamp)
+    picture = Item(0, "a.jpg", (0,), lambda: content, no_stamp)
     stored = Reader(Preprocess(), Augment()).stored(picture)
     assert stored.shape == (280, 373, 3)
     assert decoded_sizes == [(600, 800)]

@@ -11,7 +11,7 @@ from tests.conftest import fill
 from tests.parity.compare import assert_parity, far
 from tests.parity.conftest import timm
 from vitrail import create_model, save_weights
-from vitrail.catalogue import build, hollow, list_models, preprocess_named, spec_named
+from vitrail.catalogue import build, list_models, on_meta, preprocess_named, spec_named
 from vitrail.weights.format import timm as timm_format
 from vitrail.weights.safe import write_tensors
 
@@ -111,7 +111,7 @@ def test_timm_opens_our_folder(kind: str, tmp_path: Path) -> None:
 def test_same_tensors_as_timm(name: str) -> None:
     """Every model of the catalogue has timm's keys and shapes, and so timm's number of parameters."""
     spec = spec_named(name)
-    with hollow():
+    with on_meta():
         ours = build(spec).state_dict()
     with torch.device("meta"):
         theirs = timm.create_model(name, num_classes=spec.num_classes).state_dict()

@@ -12,8 +12,8 @@ from PIL import Image, ImageOps
 
 from vitrail.data import augment as augmenting
 from vitrail.data.augment import OPERATIONS, Augment
-from vitrail.data.chance import chance
 from vitrail.data.resize import MAX_WHOLE
+from vitrail.data.rng import make_rng
 from vitrail.data.transform import Preprocess
 
 sides = st.integers(1, 64)
@@ -34,7 +34,7 @@ def noise(rows: int, columns: int, channels: int = 3, seed: int = 0) -> np.ndarr
 def drawn(augment: Augment, spec: Preprocess, picture: np.ndarray, **draw: int) -> np.ndarray:
     """The augmented picture as the loader makes it: brought to its stored size first."""
     given_draw = {"seed": 0, "epoch": 0, **draw}
-    return augment.pixels(spec, augment.stored(spec, picture), chance("pixels", **given_draw))
+    return augment.pixels(spec, augment.stored(spec, picture), make_rng("pixels", **given_draw))
 
 
 @st.composite
@@ -115,7 +115,7 @@ def test_crops_keep_to_their_area_and_shape(rows: int, columns: int, least: floa
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(augmenting, "resize", lambda part, *_: parts.append(part) or np.zeros((8, 8, 3), np.uint8))
         augment = Augment(scale=(least, 1.0), ratio=(0.5, 2.0))
-        augment.pixels(spec_of(8, 8), noise(rows, columns), chance("pixels", seed=seed, epoch=0))
+        augment.pixels(spec_of(8, 8), noise(rows, columns), make_rng("pixels", seed=seed, epoch=0))
     height, width = parts[0].shape[:2]
     assert height <= rows
     assert width <= columns

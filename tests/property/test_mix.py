@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vitrail.data.augment import Augment
-from vitrail.data.chance import epoch_order
 from vitrail.data.loader import Loader
 from vitrail.data.mix import mix, targets_of
+from vitrail.data.rng import epoch_order
 from vitrail.data.table import NO_SPLIT, Table
 from vitrail.data.transform import Preprocess
 from vitrail.errors import DataError

@@ -9,7 +9,7 @@ import typer
 
 from vitrail.console import JsonFlag, QuietFlag, print_json, print_table, remark
 from vitrail.errors import shown
-from vitrail.live import duration
+from vitrail.progress import duration
 
 
 def command(

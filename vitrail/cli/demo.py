@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from vitrail.console import JsonFlag, QuietFlag, print_json, remark
-from vitrail.live import duration, live_view
+from vitrail.progress import duration, progress_view
 
 STORY = """Vitrail's demo: a small Vision Transformer learns to read handwriting, on this machine, in a minute.
 
@@ -35,7 +35,7 @@ def command(
     from vitrail.verbs.demo import demo
 
     remark(STORY, quiet=quiet)
-    with live_view(quiet=quiet) as view:
+    with progress_view(quiet=quiet) as view:
         result = demo(run=run, view=view)
     if as_json:
         print_json(result._asdict())

@@ -33,7 +33,7 @@ def command(
             weights=weights,
             out=out,
             names=only,
-            num_pictures=pictures,
+            num_images=pictures,
             data_dir=data_dir,
             progress=progress,
         )

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from vitrail.console import DataDirOption, JsonFlag, QuietFlag, print_json
-from vitrail.live import duration, live_view
+from vitrail.progress import duration, progress_view
 
 DataArgument = Annotated[
     str, typer.Argument(metavar="DATA", help="A folder, zip, table, array file, shards, or a known name.")
@@ -48,7 +48,7 @@ def command(
 
     Ctrl-C saves and stops; the same command again goes on.
     """
-    from vitrail.training.world import leads
+    from vitrail.training.world import is_rank_zero
     from vitrail.verbs.train import find_lr as find
     from vitrail.verbs.train import train
 
@@ -59,7 +59,7 @@ def command(
         "settings": settings or [],
         "seed": seed,
     }
-    with live_view(quiet=quiet or not leads()) as view:
+    with progress_view(quiet=quiet or not is_rank_zero()) as view:
         result: Any = (
             find(data, **told, data_dir=data_dir, view=view)
             if find_lr
@@ -76,7 +76,7 @@ def command(
                 view=view,
             )
         )
-    if not leads():  # one of several processes under torchrun, of which the first tells the result
+    if not is_rank_zero():  # one of several processes under torchrun, of which the first tells the result
         return
     if as_json:
         print_json(result._asdict())

@@ -19,7 +19,7 @@ import lmdb
 import numpy as np
 
 from vitrail.data.decode import Pixels
-from vitrail.data.places import cache_dir
+from vitrail.data.directories import cache_dir
 from vitrail.data.table import Content
 from vitrail.errors import DataError, brief
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitrail.data.classes import class_findings
+from vitrail.data.class_audit import class_findings
 from vitrail.data.duplicates import near_pairs
 from vitrail.data.loader import num_cores
-from vitrail.data.probe import Probe, probe
-from vitrail.data.table import SPLITS, Finding, Picture, Source, Stream
+from vitrail.data.scan import Scan, scan_item
+from vitrail.data.table import SPLITS, Finding, Item, Source, Stream
 
 KINDS = {
     "empty": "a file without content",
@@ -75,17 +75,17 @@ def check_source(
     *,
     workers: int | None = None,
     progress: Progress | None = None,
-    seen: Sequence[Probe] | None = None,
+    seen: Sequence[Scan] | None = None,
 ) -> Report:
-    """Look at every picture of a source, unless they have been `seen`, then at all of them together."""
+    """Thumbnail at every picture of a source, unless they have been `seen`, then at all of them together."""
     started = time.monotonic()
-    looked_at = look_at(source, workers=workers, progress=progress) if seen is None else seen
-    assert looked_at is not None
+    scans = scan_source(source, workers=workers, progress=progress) if seen is None else seen
+    assert scans is not None
     split_of = _split_names(source)
-    good = [seen for seen in looked_at if seen.problem is None]
+    good = [seen for seen in scans if seen.problem is None]
     findings = [
         *source.aside,
-        *(seen.problem for seen in looked_at if seen.problem is not None),
+        *(seen.problem for seen in scans if seen.problem is not None),
         *(seen.remark for seen in good if seen.remark is not None),
         *_doubles(good, source, split_of),
     ]
@@ -94,7 +94,7 @@ def check_source(
     place = {kind: number for number, kind in enumerate(KINDS)}
     return Report(
         origin=source.origin,
-        files=len(looked_at) + sum(finding.kind != "ignored" for finding in source.aside),
+        files=len(scans) + sum(finding.kind != "ignored" for finding in source.aside),
         findings=tuple(sorted(findings, key=lambda finding: (place[finding.kind], finding.path))),
         notes=(
             *_notes(good),
@@ -106,12 +106,12 @@ def check_source(
     )
 
 
-def look_at(
+def scan_source(
     source: Source, *, workers: int | None = None, progress: Progress | None = None, seconds: float | None = None
-) -> list[Probe] | None:
+) -> list[Scan] | None:
     """A look at every picture, in order; None, and an early end, if it would take longer than so many seconds."""
     started = time.monotonic()
-    seen: list[Probe] = []
+    seen: list[Scan] = []
     for each in _probes(source, num_cores() if workers is None else workers):
         seen.append(each)
         if progress is not None:
@@ -122,13 +122,13 @@ def look_at(
     return seen
 
 
-def _probes(source: Source, workers: int) -> Iterator[Probe]:
+def _probes(source: Source, workers: int) -> Iterator[Scan]:
     """A look at each picture, in order; only a few wait at a time, however many there are."""
-    waiting: deque[Future[list[Probe]]] = deque()
+    waiting: deque[Future[list[Scan]]] = deque()
     with ThreadPoolExecutor(max(1, workers)) as pool:
         try:
             for chunk in _chunks(source):
-                waiting.append(pool.submit(lambda pictures: [probe(picture) for picture in pictures], chunk))
+                waiting.append(pool.submit(lambda pictures: [scan_item(picture) for picture in pictures], chunk))
                 if len(waiting) > 2 * workers + 2:
                     yield from waiting.popleft().result()
             while waiting:
@@ -137,8 +137,8 @@ def _probes(source: Source, workers: int) -> Iterator[Probe]:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _chunks(pictures: Iterable[Picture]) -> Iterator[list[Picture]]:
-    chunk: list[Picture] = []
+def _chunks(pictures: Iterable[Item]) -> Iterator[list[Item]]:
+    chunk: list[Item] = []
     for picture in pictures:
         chunk.append(picture)
         if len(chunk) == CHUNK:
@@ -163,7 +163,7 @@ def _split_names(source: Source) -> Callable[[int], str]:
     return lambda index: name(int(splits[index]))
 
 
-def _counts(good: list[Probe], source: Source, split_of: Callable[[int], str]) -> dict[str, dict[str, int]]:
+def _counts(good: list[Scan], source: Source, split_of: Callable[[int], str]) -> dict[str, dict[str, int]]:
     counts: dict[str, dict[str, int]] = {}
     for seen in good:
         classes = counts.setdefault(split_of(seen.index), {})
@@ -172,7 +172,7 @@ def _counts(good: list[Probe], source: Source, split_of: Callable[[int], str]) -
     return counts
 
 
-def _doubles(good: list[Probe], source: Source, split_of: Callable[[int], str]) -> Iterator[Finding]:
+def _doubles(good: list[Scan], source: Source, split_of: Callable[[int], str]) -> Iterator[Finding]:
     """The same picture twice: across splits a leak, under two labels a contradiction, else just a double."""
     by_key: dict[bytes, list[int]] = {}
     for place, seen in enumerate(good):
@@ -198,7 +198,7 @@ def _rank(split: str) -> int:
     return SPLITS.index(split) if split in SPLITS else len(SPLITS)
 
 
-def _told(kind: str, how: str, one: Probe, other: Probe, source: Source, split_of: Callable[[int], str]) -> str:
+def _told(kind: str, how: str, one: Scan, other: Scan, source: Source, split_of: Callable[[int], str]) -> str:
     if kind == "leak":
         return f"{how} {one.name}: in {split_of(other.index)} and in {split_of(one.index)}"
     if kind == "contradiction":
@@ -207,7 +207,7 @@ def _told(kind: str, how: str, one: Probe, other: Probe, source: Source, split_o
     return f"{how} {one.name}"
 
 
-def _notes(good: list[Probe]) -> Iterator[str]:
+def _notes(good: list[Scan]) -> Iterator[str]:
     """Modes, sizes and orientations, if they are mixed."""
     if not good:
         return

@@ -46,7 +46,7 @@ VIEWS = (
 )
 
 
-class Look(NamedTuple):
+class Thumbnail(NamedTuple):
     """A picture from afar: its light, and its two colour differences in a few fields."""
 
     light: UInt8[np.ndarray, "40 40"]
@@ -97,7 +97,7 @@ def views(lights: Float[np.ndarray, "n 40 40"]) -> Float[np.ndarray, "n views wa
     return stacked / np.maximum(np.linalg.norm(stacked, axis=-1, keepdims=True), 1e-6)
 
 
-def near_pairs(looks: Sequence[Look]) -> list[Pair]:
+def near_pairs(looks: Sequence[Thumbnail]) -> list[Pair]:
     """All pairs that look the same, each once; in large crowds of the same picture, enough of them to connect it."""
     if len(looks) < 2:
         return []

@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.data.chance import chance
 from vitrail.data.held_out import Members, groups_of, members_of
-from vitrail.data.probe import Probe
+from vitrail.data.rng import make_rng
+from vitrail.data.scan import Scan
 from vitrail.data.table import SPLITS, Source, Table
 from vitrail.errors import DataError
 
@@ -32,13 +32,13 @@ def foldable(source: Source, folds: int) -> Table:
     return table
 
 
-def fold_numbers(table: Table, folds: int, *, seed: int, seen: Sequence[Probe] | None) -> NDArray[np.int64]:
+def fold_numbers(table: Table, folds: int, *, seed: int, seen: Sequence[Scan] | None) -> NDArray[np.int64]:
     """The fold of each picture; `seen` is a look at each, without which none is taken for a duplicate."""
     groups, readable = groups_of(len(table), seen)
     members = members_of(table, groups, readable)
     distinct = np.bincount(members.labels, minlength=members.num_labels)[: len(table.classes)]
     _check(table.classes, distinct, folds, "different pictures")
-    return _dealt(members, folds, chance("split", seed=seed, epoch=1))[groups]
+    return _dealt(members, folds, make_rng("split", seed=seed, epoch=1))[groups]
 
 
 def fold_tables(table: Table, numbers: NDArray[np.int64], folds: int) -> list[Table]:

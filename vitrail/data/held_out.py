@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.data.chance import chance
-from vitrail.data.check import Progress, look_at
-from vitrail.data.duplicates import Look, near_pairs
-from vitrail.data.probe import Probe
+from vitrail.data.check import Progress, scan_source
+from vitrail.data.duplicates import Thumbnail, near_pairs
+from vitrail.data.rng import make_rng
+from vitrail.data.scan import Scan
 from vitrail.data.table import Table
 from vitrail.errors import DataError
 
@@ -32,7 +32,7 @@ class HeldOut(NamedTuple):
     """Groups of two or more pictures, the same or nearly, that stayed together."""
 
 
-def hold_out(source: Table, *, share: float, seed: int, seen: Sequence[Probe] | None) -> HeldOut:
+def hold_out(source: Table, *, share: float, seed: int, seen: Sequence[Scan] | None) -> HeldOut:
     """Hold out a share of each class, as near as whole groups drawn at random come to it; for one seed always the same.
 
     `seen` is a look at each of its pictures (`look_at`); without one every picture is taken for a group of its own.
@@ -46,7 +46,7 @@ def hold_out(source: Table, *, share: float, seed: int, seen: Sequence[Probe] | 
         )
     groups, readable = groups_of(len(source), seen)
     members = members_of(source, groups, readable)
-    random = chance("split", seed=seed, epoch=0)
+    random = make_rng("split", seed=seed, epoch=0)
     chosen = _chosen(members, _quotas(members, share, random), random)
     held = np.isin(groups, list(chosen))
     return HeldOut(np.flatnonzero(~held), np.flatnonzero(held), int((np.bincount(groups) > 1).sum()))
@@ -57,18 +57,18 @@ def grouped(source: Table, *, workers: int | None = None, progress: Progress | N
 
     A picture that looks like no other, or cannot be read, is a group of its own.
     """
-    return groups_of(len(source), look_at(source, workers=workers, progress=progress))[0]
+    return groups_of(len(source), scan_source(source, workers=workers, progress=progress))[0]
 
 
-def groups_of(num: int, looked_at: Sequence[Probe] | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def groups_of(num: int, scans: Sequence[Scan] | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """The group of each of so many pictures, and whether it can be read."""
-    if looked_at is None:
+    if scans is None:
         return np.arange(num), np.ones(num, dtype=bool)
     readable = np.zeros(num, dtype=bool)
     firsts: dict[bytes, int] = {}
-    looks: dict[int, Look] = {}
+    looks: dict[int, Thumbnail] = {}
     pairs: list[tuple[int, int]] = []
-    for seen in looked_at:
+    for seen in scans:
         if seen.problem is not None:
             continue
         readable[seen.index] = True

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from vitrail.data.places import cache_dir
+from vitrail.data.directories import cache_dir
 from vitrail.errors import DataError, brief, unknown_name
 
 DEBIAN = Path("/usr/share/datasets")

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from vitrail.data.augment import Augment
 from vitrail.data.cache import KEY_BYTES, PixelCache
-from vitrail.data.chance import chance, epoch_order
 from vitrail.data.mix import mix, targets_of
 from vitrail.data.reader import Reader
-from vitrail.data.table import Finding, Picture, Source, Stream
+from vitrail.data.rng import epoch_order, make_rng
+from vitrail.data.table import Finding, Item, Source, Stream
 from vitrail.data.transform import Preprocess
 from vitrail.errors import DataError
 
@@ -54,7 +54,7 @@ class Batch(NamedTuple):
 class Job(NamedTuple):
     """One place of a batch: which picture, and how often it was shown before in this epoch."""
 
-    picture: Picture
+    picture: Item
     repeat: int
 
 
@@ -195,7 +195,7 @@ class Loader:
         """Shards in an order of this epoch, pictures drawn from the next thousand; the first are passed by."""
         jobs: list[Job] = []
         skip = first * self.batch_size
-        random = chance("order", seed=self.seed, epoch=epoch)
+        random = make_rng("order", seed=self.seed, epoch=epoch)
         shards = [source.chosen[place] for place in random.permutation(len(source.chosen))]
         pictures = _drawn(source.in_order(shards), random) if self.shuffle else iter(source)
         repeats = self.augment.repeats if self.augment and self.shuffle else 1
@@ -214,9 +214,9 @@ class Loader:
             yield jobs
 
 
-def _drawn(pictures: Iterator[Picture], random: np.random.Generator) -> Iterator[Picture]:
+def _drawn(pictures: Iterator[Item], random: np.random.Generator) -> Iterator[Item]:
     """Each picture drawn from those that wait; its place is taken by the next one of the stream."""
-    waiting: list[Picture] = []
+    waiting: list[Item] = []
     for picture in pictures:
         if len(waiting) < SHUFFLED:
             waiting.append(picture)
@@ -261,7 +261,7 @@ class _Coming:
             try:
                 pixels = self.reader.stored(picture)
                 if loader.augment is not None:
-                    random = chance("pixels", seed=loader.seed, epoch=self.epoch, index=picture.index, repeat=repeat)
+                    random = make_rng("pixels", seed=loader.seed, epoch=self.epoch, index=picture.index, repeat=repeat)
                     pixels = loader.augment.pixels(loader.preprocess, pixels, random)
             except DataError as error:
                 if loader.policy == "error":

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from vitrail.data.augment import Augment
-from vitrail.data.chance import chance
+from vitrail.data.rng import make_rng
 
 
 def targets_of(labels: Int64[Tensor, " B"], num_classes: int) -> Float[Tensor, "B K"]:
@@ -41,7 +41,7 @@ def mix(
     for place in range(len(images) - 1):
         if places[place] % 2 or places[place + 1] != places[place] + 1:
             continue
-        random = chance("mix", seed=seed, epoch=epoch, index=places[place] // 2)
+        random = make_rng("mix", seed=seed, epoch=epoch, index=places[place] // 2)
         cut = augment.cutmix > 0 and (augment.mixup == 0 or random.random() < 0.5)
         alpha = augment.cutmix if cut else augment.mixup
         share = random.beta(alpha, alpha)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vitrail.data.augment import Augment
 from vitrail.data.cache import PixelCache, digest
 from vitrail.data.decode import Pixels, as_pixels, damaged, decode_image
-from vitrail.data.table import Content, Picture
+from vitrail.data.table import Content, Item
 from vitrail.data.transform import Preprocess
 from vitrail.errors import DataError, VitrailError, brief
 
@@ -25,7 +25,7 @@ class Reader(NamedTuple):
     keys: NDArray[np.uint8] | None = None
     """The cache's key of each picture by its index, zeros at first: a file is looked at once a run."""
 
-    def stored(self, picture: Picture) -> Pixels:
+    def stored(self, picture: Item) -> Pixels:
         """The picture as the cache holds it: ready for evaluation, or waiting to be augmented."""
         if self.cache is None:
             return self._decoded(read_content(picture), picture.name)
@@ -37,7 +37,7 @@ class Reader(NamedTuple):
         known = self.cache.get(self.keys[picture.index].tobytes(), trusted=True)
         return known if known is not None else self._looked_up(picture, self.cache)[1]
 
-    def _looked_up(self, picture: Picture, cache: PixelCache) -> tuple[bytes, Pixels]:
+    def _looked_up(self, picture: Item, cache: PixelCache) -> tuple[bytes, Pixels]:
         """The key and the pixels of a picture: from the cache if it is there by its stamp or content, else decoded."""
         stamp = _stamp(picture)
         key = cache.known(stamp)
@@ -79,14 +79,14 @@ def form(preprocess: Preprocess, augment: Augment | None) -> str:
     return json.dumps(fields, sort_keys=True)
 
 
-def _stamp(picture: Picture) -> str:
+def _stamp(picture: Item) -> str:
     try:
         return picture.stamp(picture.index)
     except OSError as error:
         raise unreadable(picture.name, error) from None
 
 
-def read_content(picture: Picture) -> Content:
+def read_content(picture: Item) -> Content:
     """A picture's content; whatever keeps it from being read is told by name."""
     try:
         return picture.content()

@@ -41,7 +41,7 @@ def no_stamp(_: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class Item:
     """One picture on its way to a batch."""
 
     index: int
@@ -74,12 +74,12 @@ class Table:
     def __len__(self) -> int:
         return len(self.names)
 
-    def __getitem__(self, index: int) -> Picture:
+    def __getitem__(self, index: int) -> Item:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        return Picture(index, self.names[index], self.labels_of(index), partial(self.content, index), self.stamp)
+        return Item(index, self.names[index], self.labels_of(index), partial(self.content, index), self.stamp)
 
-    def __iter__(self) -> Iterator[Picture]:
+    def __iter__(self) -> Iterator[Item]:
         return (self[index] for index in range(len(self)))
 
     def labels_of(self, index: int) -> tuple[int, ...]:
@@ -135,7 +135,7 @@ class Stream:
     """The number of pictures in each shard."""
     splits: tuple[int, ...]
     """The split of each shard."""
-    pictures: Callable[[int], Iterator[Picture]]
+    pictures: Callable[[int], Iterator[Item]]
     """The pictures of a shard by its number."""
     shards: tuple[int, ...] | None = None
     """The numbers of the shards that are read; None for all of them."""
@@ -150,10 +150,10 @@ class Stream:
     def __len__(self) -> int:
         return sum(self.counts[shard] for shard in self.chosen)
 
-    def __iter__(self) -> Iterator[Picture]:
+    def __iter__(self) -> Iterator[Item]:
         return self.in_order(self.chosen)
 
-    def in_order(self, shards: Iterable[int]) -> Iterator[Picture]:
+    def in_order(self, shards: Iterable[int]) -> Iterator[Item]:
         """The pictures of these shards, one shard after the other."""
         for shard in shards:
             yield from self.pictures(shard)

@@ -32,7 +32,7 @@ class Graph(nn.Module):
         super().__init__()
         self.model, self.takes = model, takes
         calibration = calibration_of(model)
-        self.temperature, self.several = calibration.temperature, calibration.several
+        self.temperature, self.multi_label = calibration.temperature, calibration.multi_label
         preprocess = model.preprocess
         self.register_buffer("mean", torch.tensor(preprocess.mean).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(preprocess.std).view(1, -1, 1, 1))
@@ -43,7 +43,7 @@ class Graph(nn.Module):
         images = (pixels - self.mean) / self.std
         logits = self.model(images.to(next(self.model.parameters()).dtype)).float()
         scaled = logits / self.temperature
-        return logits, scaled.sigmoid() if self.several else scaled.softmax(dim=1)
+        return logits, scaled.sigmoid() if self.multi_label else scaled.softmax(dim=1)
 
     def example(self, num: int, size: tuple[int, int]) -> Tensor:
         """Pixels of the right kind."""

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.exports.pictures import BATCH, Pictures, Progress
+from vitrail.exports.images import BATCH, Pictures, Progress
 from vitrail.metric.interval import Interval, wilson_interval
 from vitrail.metric.paired import compare_hits
 from vitrail.metric.ranking import mean_average_precision

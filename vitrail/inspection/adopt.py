@@ -67,7 +67,7 @@ def _made(model: Any) -> Any:
     state = form.read(tensors)
     cut = getattr(model, "pretrained_cfg", None) or {}
     spec = _spec(model, state, facts, cut.get("architecture", ""))
-    with catalogue.hollow():
+    with catalogue.on_meta():
         made = catalogue.build(spec)
     check_fit(state, made.state_dict(), "a model of this form")
     made.load_state_dict(state, assign=True)

@@ -25,7 +25,7 @@ from vitrail.run.predictor import calibration_of, labels_of
 
 METHODS = "vitrail.inspection.method"
 TOP = 5
-Picture = str | Path | bytes | Image.Image | Pixels
+Item = str | Path | bytes | Image.Image | Pixels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class Explanation:
 
 def explain(
     model: Any,
-    image: Picture,
+    image: Item,
     *,
     classes: Sequence[str | int] | str | int | None = None,
     methods: Sequence[str] | None = None,
@@ -94,7 +94,7 @@ def explain(
     if not model.spec.num_classes:
         raise InspectionError("this model has no classifier to explain.", got="no classes.", hint="fine-tuned weights.")
     chosen = _methods(model, methods)
-    name, picture, pixels = read_picture(image, model.preprocess)
+    name, picture, pixels = read_image(image, model.preprocess)
     prepared = model.preprocess.normalise(model.preprocess.pixels(pixels)[None])
     images = prepared.to(next(model.parameters()))
     labels = labels_of(model)
@@ -122,7 +122,7 @@ def explain(
     )
 
 
-def read_picture(image: Picture, preprocess: Preprocess) -> tuple[str, Pixels, Pixels]:
+def read_image(image: Item, preprocess: Preprocess) -> tuple[str, Pixels, Pixels]:
     """A name, the pixels of the whole picture for the eye, and those that the model's input is made of."""
     background = preprocess.background
     if isinstance(image, str | Path):

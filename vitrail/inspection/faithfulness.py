@@ -52,7 +52,7 @@ def edges(images: Float[Tensor, "1 C Y X"], grid: tuple[int, ...]) -> Float[Tens
     return F.adaptive_avg_pool2d(gradients.norm(dim=1, keepdim=True), (grid[0], grid[1]))[0, 0]
 
 
-def chance(grid: tuple[int, ...], seed: int) -> Float[Tensor, "Y X"]:
+def random_map(grid: tuple[int, ...], seed: int) -> Float[Tensor, "Y X"]:
     """A map of nothing."""
     return torch.rand(grid, generator=torch.Generator().manual_seed(seed))
 
@@ -81,5 +81,5 @@ def judged(
 ) -> dict[str, Curves]:
     """The curves of each map, and of chance and of edges."""
     grid = tuple(next(iter(maps.values())).shape)
-    whole = {**maps, "edges": edges(images, grid), "chance": chance(grid, seed)}
+    whole = {**maps, "edges": edges(images, grid), "chance": random_map(grid, seed)}
     return {name: curves(model, images, number, heat) for name, heat in whole.items()}

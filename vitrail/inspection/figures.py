@@ -11,9 +11,10 @@ from typing import Any
 
 from vitrail import plug
 from vitrail.errors import InspectionError
-from vitrail.files import fill_template, replacing, write_text
-from vitrail.inspection.drawn import Drawn, save_figure
+from vitrail.files import replacing, write_text
+from vitrail.inspection.drawing import Drawing, save_figure
 from vitrail.inspection.sample import Sample
+from vitrail.pages import fill_template
 
 FIGURES = "vitrail.inspection.figure"
 DOTS = 120  # an inch
@@ -35,7 +36,7 @@ def write_figures(
     model.eval()
     for number, (name, entry) in enumerate(entries.items(), start=1):
         try:
-            drawn: Drawn = entry.draw(model, sample)
+            drawn: Drawing = entry.draw(model, sample)
         except InspectionError as error:
             if names:
                 raise
@@ -68,7 +69,7 @@ def write_figures(
     return [*written, folder / "figures.html"]
 
 
-def _table(drawn: Drawn) -> str:
+def _table(drawn: Drawing) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(drawn.titles)

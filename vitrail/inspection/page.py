@@ -18,9 +18,9 @@ from PIL import Image
 from vitrail import plug
 from vitrail.data.decode import Pixels
 from vitrail.errors import InspectionError
-from vitrail.files import fill_template
 from vitrail.inspection import embedding, trace
 from vitrail.inspection.explanation import METHODS, Explanation
+from vitrail.pages import fill_template
 from vitrail.run.predictor import calibration_of
 from vitrail.tokens import Layout
 
@@ -235,6 +235,6 @@ def _facts(explanation: Explanation, data: dict[str, Any]) -> dict[str, Any]:
         "heads": getattr(spec, "heads", 0),
         "pool": getattr(spec, "pool", "mean"),
         "num_classes": spec.num_classes,
-        "several": calibration_of(model).several,
+        "multi_label": calibration_of(model).multi_label,
         "whole": all(abs(side - want) < 1e-9 for side, want in zip(explanation.window, (0, 0, 1, 1), strict=True)),
     }

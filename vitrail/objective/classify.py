@@ -18,10 +18,10 @@ class Classify(nn.Module):
     weights: Tensor | None
 
     def __init__(
-        self, *, several: bool = False, label_smoothing: float = 0.0, weights: Float[Tensor, " K"] | None = None
+        self, *, multi_label: bool = False, label_smoothing: float = 0.0, weights: Float[Tensor, " K"] | None = None
     ) -> None:
         super().__init__()
-        self.several, self.label_smoothing = several, label_smoothing
+        self.multi_label, self.label_smoothing = multi_label, label_smoothing
         self.register_buffer("weights", weights)
 
     def forward(
@@ -33,7 +33,7 @@ class Classify(nn.Module):
         self, logits: Float[Tensor, "B K"], labels: Int64[Tensor, " B"] | Float[Tensor, "B K"]
     ) -> Float[Tensor, " B"]:
         """The losses of pictures whose logits are known."""
-        if not self.several:
+        if not self.multi_label:
             return F.cross_entropy(
                 logits, labels, weight=self.weights, label_smoothing=self.label_smoothing, reduction="none"
             )

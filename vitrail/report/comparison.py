@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vitrail.errors import RunError
-from vitrail.files import fill_template, write_text
+from vitrail.files import write_text
 from vitrail.metric.interval import Interval
 from vitrail.metric.paired import Paired
+from vitrail.pages import fill_template
 from vitrail.report.run import curves, run_facts
 from vitrail.run.directory import flat
-from vitrail.run.judged import compare_rows
+from vitrail.run.predictions import compare_rows
 
 LEFT_OUT = (
     "asked.data_fingerprint",
@@ -81,7 +82,7 @@ def compare_runs(paths: Sequence[Path], page: Path) -> Comparison:
         "vitrail.report",
         "comparison.html",
         result=result,
-        several=facts[0]["account"]["map"] is not None,
+        multi_label=facts[0]["account"]["map"] is not None,
         charts=curves([(name, each["metrics"]) for name, each in zip(names, facts, strict=True)]),
         classes=[
             (label, *values)
@@ -114,14 +115,14 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 
 def _entry(name: str, path: Path, told: dict[str, Any]) -> Entry:
-    account, several = told["account"], told["account"]["map"] is not None
-    low, high = account["map_interval" if several else "interval"]
+    account, multi_label = told["account"], told["account"]["map"] is not None
+    low, high = account["map_interval" if multi_label else "interval"]
     return Entry(
         name,
         path,
         told["facts"]["model"],
         told["result"]["recipe"],
-        account["map" if several else "top1"],
+        account["map" if multi_label else "top1"],
         (low, high),
         account["n"],
         told["split"],

@@ -7,7 +7,7 @@ from typing import Any
 from vitrail.data.table import Content
 from vitrail.errors import VitrailError
 from vitrail.inspection.explanation import able_methods, explain
-from vitrail.report.album import jpeg
+from vitrail.report.thumbnails import jpeg
 
 
 def overlay(model: Any, content: Content, number: int, side: int) -> str:

@@ -12,19 +12,20 @@ from typing import Any
 from vitrail.data.check import KINDS
 from vitrail.data.table import Source
 from vitrail.errors import RunError, brief
-from vitrail.files import fill_template, write_text
+from vitrail.files import write_text
 from vitrail.metric.calibration import Bin
-from vitrail.report.album import Album
+from vitrail.pages import fill_template
 from vitrail.report.chart import Line, lines, reliability_chart
 from vitrail.report.overlay import overlay
+from vitrail.report.thumbnails import Thumbnails
 from vitrail.run.artefact import load
 from vitrail.run.calibrate import read_calibration
 from vitrail.run.directory import FOLDS, METRICS, stored_config
-from vitrail.run.judged import ACCOUNT, PREDICTIONS, SUSPICIOUS, Judged, read_judged, suspects
+from vitrail.run.predictions import PREDICTIONS, SUMMARY, SUSPICIOUS, PredictionRow, read_predictions, suspects
 
 REPORT, OUT_OF_FOLD = "report.html", "out_of_fold.csv"
 SMALL, LARGE = 96, 176  # pixels of pictures
-MAX_PICTURES = 500  # that a page carries, about 3 kB each
+MAX_IMAGES = 500  # that a page carries, about 3 kB each
 OF_CLASS = 3  # pictures of a class that were told right
 NUM_MISTAKES, NUM_SUSPECTS = 12, 24
 MAX_MATRIX = 40  # classes that a matrix can show
@@ -41,7 +42,7 @@ def write_report(path: Path, source: Source, *, model: Any = None) -> None:
     mistakes = sorted((row for row in rows if not row.right), key=lambda row: (-row.confidence, row.path))
     shown = _shown(rows, mistakes)
     wanted = [row.path for row in (*shown, *mistakes[:NUM_MISTAKES], *doubted[:NUM_SUSPECTS])]
-    album = Album(source, wanted)
+    album = Thumbnails(source, wanted)
     model = model if model is not None else load(path)
     page = fill_template(
         "vitrail.report",
@@ -56,7 +57,7 @@ def write_report(path: Path, source: Source, *, model: Any = None) -> None:
                 overlay(model, album.content(row.path), model.labels.index(row.predicted), LARGE),
             )
             for row in mistakes[:NUM_MISTAKES]
-            if not facts["facts"]["several"]
+            if not facts["facts"]["multi_label"]
         ],
         num_mistakes=len(mistakes),
         suspects=[(row, album.thumbnail(row.path, LARGE)) for row in doubted[:NUM_SUSPECTS]],
@@ -77,12 +78,13 @@ def write_report(path: Path, source: Source, *, model: Any = None) -> None:
 def run_facts(path: Path) -> dict[str, Any]:
     """What the files of a run tell: its account, predictions, curves, settings and calibration."""
     try:
-        told = json.loads((path / ACCOUNT).read_text(encoding="utf-8"))
+        told = json.loads((path / SUMMARY).read_text(encoding="utf-8"))
         split = "test" if "test" in told else "val"
         metrics = [json.loads(line) for line in _lines(path / METRICS)]
         folds = json.loads((path / FOLDS).read_text(encoding="utf-8")) if (path / FOLDS).is_file() else None
         facts, result, account = told["facts"], told["result"], told[split]
         found = None if facts["findings"] is None else _by_kind(facts["findings"])
+        facts.setdefault("multi_label", facts.get("several", False))  # its name in runs before 0.2
         for each in metrics:
             each["step"] = float(each["step"])
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
@@ -97,8 +99,8 @@ def run_facts(path: Path) -> dict[str, Any]:
         "account": account,
         "split": split,
         "config": stored_config(path),
-        "rows": read_judged(path / PREDICTIONS),
-        "folded": read_judged(path / OUT_OF_FOLD) if folds else [],
+        "rows": read_predictions(path / PREDICTIONS),
+        "folded": read_predictions(path / OUT_OF_FOLD) if folds else [],
         "folds": folds,
         "metrics": metrics,
         "calibration": read_calibration(path),
@@ -139,7 +141,7 @@ def _curve(metrics: Sequence[dict[str, Any]], key: str) -> list[tuple[float, flo
     return [(each["step"], each[key]) for each in metrics if each.get(key) is not None]
 
 
-def matrix(account: dict[str, Any], rows: Sequence[Judged]) -> dict[str, Any] | None:
+def matrix(account: dict[str, Any], rows: Sequence[PredictionRow]) -> dict[str, Any] | None:
     """The table of what was taken for what; of many classes, those that are confused most."""
     if not account["confused"] and account["map"] is not None:
         return None
@@ -162,18 +164,18 @@ def matrix(account: dict[str, Any], rows: Sequence[Judged]) -> dict[str, Any] | 
     }
 
 
-def _shown(rows: Sequence[Judged], mistakes: Sequence[Judged]) -> list[Judged]:
+def _shown(rows: Sequence[PredictionRow], mistakes: Sequence[PredictionRow]) -> list[PredictionRow]:
     """The pictures that cells of the matrix open: mistakes, the surest first, and a few of each class told right."""
-    kept = list(mistakes[: MAX_PICTURES * 4 // 5])
+    kept = list(mistakes[: MAX_IMAGES * 4 // 5])
     seen: Counter[str] = Counter()
     for row in rows:
-        if row.right and len(kept) < MAX_PICTURES and seen[row.label] < OF_CLASS:
+        if row.right and len(kept) < MAX_IMAGES and seen[row.label] < OF_CLASS:
             seen[row.label] += 1
             kept.append(row)
     return kept
 
 
-def _script_data(shown: Sequence[Judged], album: Album) -> str:
+def _script_data(shown: Sequence[PredictionRow], album: Thumbnails) -> str:
     """What the page's script draws from; inside a script element, "<" could end it."""
     pictures = [
         [row.label, row.predicted, row.path, round(row.confidence, 3), album.thumbnail(row.path, SMALL)]

@@ -9,8 +9,9 @@ from typing import NamedTuple
 from vitrail.data.check import KINDS, Report
 from vitrail.data.table import Content, Finding, Source, Table
 from vitrail.errors import DataError, VitrailError
-from vitrail.files import fill_template, write_text
-from vitrail.report.album import thumbnail
+from vitrail.files import write_text
+from vitrail.pages import fill_template
+from vitrail.report.thumbnails import thumbnail
 
 SIDE = 160  # pixels of a thumbnail
 MAX_CARDS = 48  # findings of a kind with pictures; the rest are named

@@ -48,7 +48,7 @@ def write_artefact(
     write_text(model_card(**card, opened_by=opened_by, calibration=calibration), path / "README.md", RunError)
 
 
-def end(path: Path, result: dict[str, Any]) -> None:
+def mark_finished(path: Path, result: dict[str, Any]) -> None:
     """Say that the run has ended, and with what; the last file that is written."""
     write_json(path / RESULT, result)
 
@@ -101,6 +101,6 @@ def load(path: str | Path) -> Any:
         raise RunError(f"the files of the run in {path} do not belong together.", got=f"{error!r}.") from None
     model = catalogue.create_model(spec, weights=path / WEIGHTS)
     model.name, model.preprocess, model.labels, model.changes = chosen["name"], preprocess, tuple(labels), ()
-    calibration = read_calibration(path, several="map" in (result.get("val") or ()))
+    calibration = read_calibration(path, multi_label="map" in (result.get("val") or ()))
     model.calibration = check_thresholds(calibration, spec.num_classes, path)
     return model.eval()

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
-from pydantic import Field, NonNegativeInt
+from pydantic import AliasChoices, Field, NonNegativeInt
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
@@ -46,12 +46,13 @@ class Calibration(Spec):
     ece_before: Share | None = None
     ece_after: Share | None = None
     """The calibration error over those pictures, which is somewhat too good."""
-    several: bool = False
+    multi_label: Annotated[bool, Field(validation_alias=AliasChoices("multi_label", "several"))] = False
+    """Whether each class is a yes-or-no question of its own; called `several` in older runs."""
 
     def probabilities(self, logits: Float[Tensor, "n K"]) -> Float[Tensor, "n K"]:
         """What the logits mean."""
         scaled = logits.float() / self.temperature
-        return scaled.sigmoid() if self.several else scaled.softmax(dim=1)
+        return scaled.sigmoid() if self.multi_label else scaled.softmax(dim=1)
 
     def given(self, odds: Float[Tensor, " K"]) -> Bool[Tensor, " K"]:
         """Which of several labels a picture is given."""
@@ -61,45 +62,47 @@ class Calibration(Spec):
         """Whether pictures are unlike what the model knows; never, where no limit was learned."""
         if self.limit is None:
             return torch.zeros(len(logits), dtype=torch.bool)
-        return free_energy(logits, several=self.several) > self.limit
+        return free_energy(logits, multi_label=self.multi_label) > self.limit
 
 
-def free_energy(logits: Float[Tensor, "n K"], *, several: bool) -> Float[Tensor, " n"]:
+def free_energy(logits: Float[Tensor, "n K"], *, multi_label: bool) -> Float[Tensor, " n"]:
     """Low where some class is sure of a picture, high where none is."""
     logits = logits.double()
-    return -F.softplus(logits).sum(dim=1) if several else -logits.logsumexp(dim=1)
+    return -F.softplus(logits).sum(dim=1) if multi_label else -logits.logsumexp(dim=1)
 
 
 def calibrate(
-    logits: Float[Tensor, "n K"], labels: Int64[Tensor, " n"] | Float[Tensor, "n K"], *, several: bool = False
+    logits: Float[Tensor, "n K"], labels: Int64[Tensor, " n"] | Float[Tensor, "n K"], *, multi_label: bool = False
 ) -> Calibration:
     """Learn what outputs mean from pictures whose labels are known and that the model did not learn from."""
     num = len(logits)
     if not num or not bool(logits.isfinite().all()):
-        return Calibration(several=several)
+        return Calibration(multi_label=multi_label)
     exact = logits.double() if logits.numel() < LARGE else logits.float()
-    loss_of = F.binary_cross_entropy_with_logits if several else F.cross_entropy
-    wanted = labels.to(exact) if several else labels
+    loss_of = F.binary_cross_entropy_with_logits if multi_label else F.cross_entropy
+    wanted = labels.to(exact) if multi_label else labels
 
     def loss(logarithm: float) -> float:
         mean = loss_of(exact / float(np.exp(logarithm)), wanted).item()
         return num * mean + logarithm**2 / (2 * WIDTH**2)
 
     temperature = float(np.exp(minimize_scalar(loss, bounds=RANGE, method="bounded", options={"xatol": 1e-3}).x))
-    found = Calibration(temperature=temperature, several=several, n=num, limit=_limit(exact, several=several))
-    if several:
+    found = Calibration(
+        temperature=temperature, multi_label=multi_label, n=num, limit=_limit(exact, multi_label=multi_label)
+    )
+    if multi_label:
         return found.override({"thresholds": _thresholds(found.probabilities(logits), labels)})
     before, after = (_ece(each.probabilities(logits), labels) for each in (Calibration(), found))
     return found.override({"ece_before": before, "ece_after": after})
 
 
-def _limit(logits: Float[Tensor, "n K"], *, several: bool) -> float | None:
+def _limit(logits: Float[Tensor, "n K"], *, multi_label: bool) -> float | None:
     """The energy that a new picture of the same kind exceeds as often as false alarms are allowed.
 
     Of n pictures drawn from one source, a new one exceeds the k highest with the chance k / (n + 1), so k is taken
     between two of them; None where there are too few to say.
     """
-    energies = free_energy(logits, several=several).numpy()
+    energies = free_energy(logits, multi_label=multi_label).numpy()
     if FALSE_ALARMS * (len(energies) + 1) < 1:
         return None
     return float(np.quantile(energies, 1 - FALSE_ALARMS, method="weibull"))
@@ -137,11 +140,11 @@ def check_thresholds(calibration: Calibration, num_classes: int, place: Path) ->
     return calibration
 
 
-def read_calibration(path: Path, *, several: bool = False) -> Calibration:
+def read_calibration(path: Path, *, multi_label: bool = False) -> Calibration:
     """That of a run; of one that was made without, outputs as they are, of which there may be `several` labels."""
     try:
         return Calibration.parse_yaml((path / CALIBRATION).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return Calibration(several=several)
+        return Calibration(multi_label=multi_label)
     except (OSError, ValueError, SpecError) as error:
         raise RunError(f"{path / CALIBRATION} cannot be read.", got=brief(error), hint="training anew.") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vitrail.metric.account import Account
+from vitrail.metric.summary import Summary
 from vitrail.run.calibrate import Calibration
 
 TEMPLATE = """---
@@ -51,7 +51,7 @@ def model_card(
     *,
     facts: Mapping[str, Any],
     result: Mapping[str, Any],
-    accounts: Mapping[str, Account],
+    summaries: Mapping[str, Summary],
     opened_by: Sequence[str],
     calibration: Calibration,
 ) -> str:
@@ -75,9 +75,9 @@ def model_card(
     )
     return TEMPLATE.format(
         **{**facts, "torch": facts["versions"]["torch"]},
-        index=_index(facts, accounts),
-        metric="mean average precision" if facts["several"] else "accuracy",
-        scores="\n".join(_row(split, account) for split, account in accounts.items()),
+        index=_index(facts, summaries),
+        metric="mean average precision" if facts["multi_label"] else "accuracy",
+        scores="\n".join(_row(split, account) for split, account in summaries.items()),
         opens=opens,
         calibrated=calibrated,
         unknown=unknown,
@@ -87,26 +87,26 @@ def model_card(
     )
 
 
-def _score(account: Account) -> tuple[float, tuple[float, float]]:
+def _score(account: Summary) -> tuple[float, tuple[float, float]]:
     if account.map is not None and account.map_interval is not None:
         return account.map, account.map_interval
     return account.top1, account.interval
 
 
-def _row(split: str, account: Account) -> str:
+def _row(split: str, account: Summary) -> str:
     value, (low, high) = _score(account)
     balanced = "-" if account.balanced is None else f"{account.balanced:.2%}"
     error = f"{account.ece:.2%} ({account.uncalibrated_ece:.2%}, {account.ece_noise:.2%})"
     return f"| {split} | {account.n:,} | {value:.2%} | {low:.2%} to {high:.2%} | {balanced} | {error} |"
 
 
-def _index(facts: Mapping[str, Any], accounts: Mapping[str, Account]) -> str:
+def _index(facts: Mapping[str, Any], summaries: Mapping[str, Summary]) -> str:
     """The scores as hubs list them."""
-    if not accounts:
+    if not summaries:
         return ""
-    split = "test" if "test" in accounts else "val"
-    value, _ = _score(accounts[split])
-    kind, name = ("mean_average_precision", "mAP") if facts["several"] else ("accuracy", "accuracy")
+    split = "test" if "test" in summaries else "val"
+    value, _ = _score(summaries[split])
+    kind, name = ("mean_average_precision", "mAP") if facts["multi_label"] else ("accuracy", "accuracy")
     title = str(facts["title"]).replace('"', "'").replace("\n", " ")
     return f"""model-index:
 - name: "{title}"

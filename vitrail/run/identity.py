@@ -30,7 +30,7 @@ def facts_of(model: Any, asked: str, weights: str | None) -> dict[str, Any]:
         "input_size": list(model.preprocess.size),
         "num_classes": len(labels),
         "labels": list(labels),
-        "several": calibration.several,
+        "multi_label": calibration.multi_label,
         "calibrated": calibration.n > 0,
         "knows_unknown": calibration.limit is not None,
         "explains": able,

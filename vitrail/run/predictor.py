@@ -11,7 +11,7 @@ from torch import Tensor
 from vitrail.data.labels import NUM_IMAGENET, imagenet_classes
 from vitrail.errors import WeightsError
 from vitrail.run.calibrate import Calibration
-from vitrail.run.judged import BETWEEN
+from vitrail.run.predictions import BETWEEN
 
 TOP = 5
 
@@ -73,7 +73,7 @@ class Predictor:
             (self.labels[number], value) for number, value in zip(numbers.tolist(), values.tolist(), strict=True)
         )
         given = (top[0][0],)
-        if self.calibration.several:
+        if self.calibration.multi_label:
             given = tuple(self.labels[place] for place in self.calibration.given(odds).nonzero()[:, 0].tolist())
         return Prediction(*top[0], unknown, top, given)
 

@@ -19,10 +19,10 @@ from starlette.requests import ClientDisconnect
 from vitrail.errors import VitrailError
 from vitrail.service import schema
 from vitrail.service.batcher import Batcher
-from vitrail.service.crew import CrashedError, Crew
 from vitrail.service.form import Named, files_of
 from vitrail.service.limits import EXPLAINING, REQUEST_SECONDS, STATUS, Refusal, too_busy
 from vitrail.service.metrics import Metrics
+from vitrail.service.worker_process import CrashedError, WorkerProcess
 
 INDEX = "index.html"
 VIEW = ("make.js", "overlay.js", "looks.js", "view.js", "view.css")  # which the page shares with `vitrail explain`
@@ -35,8 +35,8 @@ class Service:
 
     def __init__(self, model: str, weights: str | None, *, latency: float) -> None:
         self.metrics = Metrics()
-        self.crew = Crew(model, weights)
-        self.explainer = Crew(model, weights)
+        self.crew = WorkerProcess(model, weights)
+        self.explainer = WorkerProcess(model, weights)
         self.batcher = Batcher(self._look, latency=latency, told=self.metrics.batch)
         self.draining = False
         self._num_explaining = 0

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-from vitrail.service.crew import CrashedError
 from vitrail.service.limits import QUEUE, Refusal, too_busy
+from vitrail.service.worker_process import CrashedError
 
 logger = logging.getLogger("vitrail.service")
 Answer = dict[str, Any]

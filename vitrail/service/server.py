@@ -18,10 +18,10 @@ import uvicorn
 from vitrail.errors import ServeError
 from vitrail.service import log
 from vitrail.service.app import Service, build
-from vitrail.service.crew import CrashedError
 from vitrail.service.gate import Gate
 from vitrail.service.limits import LINES, QUEUE, REQUEST_SECONDS
 from vitrail.service.protocol import Protocol
+from vitrail.service.worker_process import CrashedError
 
 logger = logging.getLogger("vitrail.service")
 GRACE = 0.5  # seconds in which clients are told to come back elsewhere, before their lines are closed

@@ -22,7 +22,7 @@ from vitrail.data.decode import Pixels
 from vitrail.data.loader import num_cores
 from vitrail.errors import VitrailError
 from vitrail.run.identity import facts_of
-from vitrail.run.opened import open_proven
+from vitrail.run.open import open_verified
 from vitrail.run.predictor import Predictor, require_classifier
 from vitrail.service.frames import packed, read_frame
 
@@ -35,7 +35,7 @@ class Worker:
     """A model, and the threads that decode for it."""
 
     def __init__(self, model: str, weights: str | None) -> None:
-        self.model = open_proven(model, weights)
+        self.model = open_verified(model, weights)
         require_classifier(self.model)
         self.predictor = Predictor(self.model)
         self.facts = facts_of(self.model, model, weights)

@@ -12,8 +12,8 @@ from jaxtyping import Float, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.data.chance import chance
-from vitrail.training.judge import calibrated_losses
+from vitrail.data.rng import make_rng
+from vitrail.training.evaluation import calibrated_losses
 from vitrail.training.view import View
 
 STRENGTHS = tuple(10.0 ** (power / 2) for power in range(-8, 3))  # scikit-learn's C; smaller is stronger
@@ -40,7 +40,11 @@ class Choice(NamedTuple):
 
 
 def fit_linear(
-    views: Float[Tensor, "V n D"], labels: Int64[Tensor, " n"] | Float[Tensor, "n K"], *, strength: float, several: bool
+    views: Float[Tensor, "V n D"],
+    labels: Int64[Tensor, " n"] | Float[Tensor, "n K"],
+    *,
+    strength: float,
+    multi_label: bool,
 ) -> Linear:
     """The classifier of all views of all pictures; features are scaled for the fit, and the scaling folded in."""
     from sklearn.linear_model import LogisticRegression
@@ -52,7 +56,7 @@ def fit_linear(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an early end of a weak fit, and constant labels, are fine here
         one = LogisticRegression(C=strength, max_iter=MAX_STEPS)
-        if several:
+        if multi_label:
             fitted = OneVsRestClassifier(one).fit(rows, targets)
             weights, biases = zip(*[_of(each, rows.shape[1]) for each in fitted.estimators_], strict=True)
             weight, bias = np.stack(weights), np.array(biases)
@@ -88,7 +92,7 @@ def cross_validate(
     labels: Int64[Tensor, " n"] | Float[Tensor, "n K"],
     *,
     folds: int,
-    several: bool,
+    multi_label: bool,
     seed: int,
     view: View,
 ) -> Choice:
@@ -97,12 +101,12 @@ def cross_validate(
     The strongest whose loss is within one standard error of the lowest is chosen, as Breiman et al. did for trees
     (1984): accuracies of a few hundred pictures tell strengths apart by chance more than by merit.
     """
-    fold_of = _folds(labels, folds, several=several, seed=seed)
+    fold_of = _folds(labels, folds, multi_label=multi_label, seed=seed)
     folds = int(fold_of.max()) + 1
     tried: list[tuple[float, float, Choice]] = []  # the mean loss, its standard error
     for number, strength in enumerate(STRENGTHS):
-        logits = _out_of_fold(views, labels, fold_of, strength, several=several)
-        losses = calibrated_losses(logits, labels, several=several)
+        logits = _out_of_fold(views, labels, fold_of, strength, multi_label=multi_label)
+        losses = calibrated_losses(logits, labels, multi_label=multi_label)
         error = losses.std().item() / math.sqrt(len(losses))
         tried.append((losses.mean().item(), error, Choice(strength, logits, folds)))
         view.progress("Choosing the strength", number + 1, len(STRENGTHS))
@@ -118,24 +122,24 @@ def _out_of_fold(
     fold_of: NDArray[np.int64],
     strength: float,
     *,
-    several: bool,
+    multi_label: bool,
 ) -> Float[Tensor, "n K"]:
     """The logits of each picture from the folds without it."""
-    num_classes = labels.shape[1] if several else int(labels.max()) + 1
+    num_classes = labels.shape[1] if multi_label else int(labels.max()) + 1
     logits = torch.full((len(labels), num_classes), NEVER)
     for fold in range(int(fold_of.max()) + 1):
         held = torch.from_numpy(fold_of == fold)
-        rows = fit_linear(views[:, ~held], labels[~held], strength=strength, several=several)(views[0][held])
+        rows = fit_linear(views[:, ~held], labels[~held], strength=strength, multi_label=multi_label)(views[0][held])
         logits[held, : rows.shape[1]] = rows
     return logits
 
 
-def _folds(labels: Tensor, folds: int, *, several: bool, seed: int) -> NDArray[np.int64]:
+def _folds(labels: Tensor, folds: int, *, multi_label: bool, seed: int) -> NDArray[np.int64]:
     """A fold for each picture, every class spread evenly over them; fewer folds than asked where classes are small."""
-    random = chance("order", seed=seed, epoch=1)
+    random = make_rng("order", seed=seed, epoch=1)
     num = len(labels)
     order = random.permutation(num)
-    if several:
+    if multi_label:
         fold_of = np.empty(num, dtype=np.int64)
         fold_of[order] = np.arange(num) % min(folds, num)
         return fold_of

@@ -1,7 +1,7 @@
 """The loop: batch, loss, backward, clip, step; then, when due, show, judge and save.
 
 Everything that decides the next step is a function of the seed, the step's number and the checkpoint: the order and
-the pixels (data/chance.py), dropout (seeded anew for each step), the schedule, the guard's memory. So a run that was
+the pixels (data/rng.py), dropout (seeded anew for each step), the schedule, the guard's memory. So a run that was
 killed and goes on ends with the same bits as one that was not.
 """
 
@@ -29,7 +29,7 @@ def train(job: Job) -> Progress:
     job.trained.train()
     with closing(State(job)) as state:
         with Stop() as stop:
-            while (done := job.done(state.now.step)) < 1.0 and not state.tired:
+            while (done := job.done(state.now.step)) < 1.0 and not state.out_of_patience:
                 if batches is None or job.loader(done) is not loader:
                     loader = job.loader(done)
                     batches = loader.batches(state.now.step)
@@ -40,7 +40,7 @@ def train(job: Job) -> Progress:
                 if objection is None:
                     state.take_step(loss)
                     state.show()
-                    if state.due_to_judge:
+                    if state.due_to_evaluate:
                         objection = state.judge()
                 if objection is None and (stopping or state.due_to_save):
                     objection = state.save()
@@ -63,7 +63,7 @@ def learn(job: Job, batch: Batch, step: int, stop: Stop) -> tuple[float, float, 
     world, settings = job.world, job.settings
     torch.manual_seed((settings.seed * STRIDE + step * world.size + world.rank) % SEEDS)
     job.trained.zero_grad(set_to_none=True)
-    num, asked = world.add_up(float(len(batch.images)), float(stop.asked))
+    num, asked = world.all_reduce_sum(float(len(batch.images)), float(stop.asked))
     num_parts = settings.accumulate or 1
     total = torch.zeros((), dtype=torch.float64, device=world.device)
     images, labels = batch.images.to(world.device), batch.labels.to(world.device)
@@ -77,7 +77,7 @@ def learn(job: Job, batch: Batch, step: int, stop: Stop) -> tuple[float, float, 
             # Processes average their gradients, so each takes its pictures' share of all, times their number.
             (losses.sum() * (world.size / max(num, 1.0))).backward()
             total += losses.detach().double().sum()
-    (loss,) = world.add_up(total.item())
+    (loss,) = world.all_reduce_sum(total.item())
     norm = nn.utils.clip_grad_norm_(job.trained.parameters(), settings.clip or float("inf"))
     norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
     return loss / max(num, 1.0), norm.item(), asked > 0

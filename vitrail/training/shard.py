@@ -26,7 +26,7 @@ def cut(model: nn.Module) -> nn.Module:
     return made
 
 
-def is_cut(model: nn.Module) -> bool:
+def is_sharded(model: nn.Module) -> bool:
     """Whether each process holds a part only."""
     return any(hasattr(parameter, "device_mesh") for parameter in model.parameters())
 

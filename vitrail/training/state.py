@@ -17,13 +17,13 @@ from vitrail.run import checkpoint as kept
 from vitrail.run.checkpoint import Checkpoint
 from vitrail.run.directory import CHECKPOINTS, METRICS, TIMING, Lines
 from vitrail.training import optim, shard
-from vitrail.training.average import Average
+from vitrail.training.checkpoints import Checkpoints
 from vitrail.training.clock import Clock
-from vitrail.training.events import Events
+from vitrail.training.ema import Ema
+from vitrail.training.evaluation import Score, infer, score_of
 from vitrail.training.guard import Guard
-from vitrail.training.judge import Score, outputs_of, score_of
-from vitrail.training.saved import Saved
 from vitrail.training.settings import Settings
+from vitrail.training.tensorboard import TensorBoard
 from vitrail.training.view import Moment, View
 from vitrail.training.world import World
 
@@ -62,7 +62,7 @@ class Job:
         done = self.clock.done(step)
         if self.world.size == 1 or self.clock.steps is not None:
             return done
-        return self.world.add_up(done if self.world.leads else 0.0)[0]
+        return self.world.all_reduce_sum(done if self.world.is_rank_zero else 0.0)[0]
 
     def loader(self, done: float) -> Loader:
         """Where batches come from at this point of the run."""
@@ -105,17 +105,17 @@ class State:
             weight_decay=settings.weight_decay,
             layer_decay=settings.layer_decay,
         )
-        self.average = Average(job.model, settings.ema) if settings.ema else None
+        self.average = Ema(job.model, settings.ema) if settings.ema else None
         self.saved_step, self.gone_back_to = -1, -1
-        self.saved = Saved(self.folder, job.model, job.world)
+        self.saved = Checkpoints(self.folder, job.model, job.world)
         found = self.saved.newest()
         if found is not None:
             self._restore(found[1])
             job.clock.go_back(self.now.seconds)
             job.view.say(f"Going on from step {self.now.step:,}.")
-        self.metrics = Lines(job.run / METRICS, self.now.metrics_bytes) if job.world.leads else None
-        self.timing = Lines(job.run / TIMING, None if found else 0) if job.world.leads else None
-        self.events = Events(job.run) if settings.tensorboard and job.world.leads else None
+        self.metrics = Lines(job.run / METRICS, self.now.metrics_bytes) if job.world.is_rank_zero else None
+        self.timing = Lines(job.run / TIMING, None if found else 0) if job.world.is_rank_zero else None
+        self.events = TensorBoard(job.run) if settings.tensorboard and job.world.is_rank_zero else None
         self.evaluation_seconds = 0.0
         self.saved_at = self.shown_at = time.monotonic()
         self.shown_step, self.shown_loss = self.now.step, math.nan
@@ -161,13 +161,13 @@ class State:
         return self.now.step / self.job.train.steps_per_epoch
 
     @property
-    def tired(self) -> bool:
+    def out_of_patience(self) -> bool:
         """Whether the score has not become better for too long."""
         patience = self.job.settings.patience
         return patience is not None and self.now.stale >= patience
 
     @property
-    def due_to_judge(self) -> bool:
+    def due_to_evaluate(self) -> bool:
         """Whether it is time to look at the validation pictures: now and then, and at the end."""
         settings, clock = self.job.settings, self.job.clock
         if self.job.done(self.now.step) >= 1.0:
@@ -179,7 +179,7 @@ class State:
         assert clock.seconds is not None
         pause = max(clock.seconds / NUM_EVALUATIONS, self.evaluation_seconds / EVALUATION_SHARE)
         due = clock.elapsed - self.now.judged_seconds > pause and clock.seconds - clock.elapsed > pause / 2
-        return self.job.world.agree(due)
+        return self.job.world.broadcast_flag(due)
 
     @property
     def due_to_save(self) -> bool:
@@ -189,17 +189,19 @@ class State:
             return False
         if every is not None and self.now.step % every == 0:
             return True
-        return self.job.world.agree(time.monotonic() - self.saved_at > SAVE_SECONDS)
+        return self.job.world.broadcast_flag(time.monotonic() - self.saved_at > SAVE_SECONDS)
 
     def judge(self) -> str | None:
         """Look at the validation pictures and save; gives an objection instead if the model is broken."""
         job, now, began = self.job, self.now, time.monotonic()
         if self.average is not None:
             with self.average.applied():
-                outputs = outputs_of(job.trained, job.val, job.world, bfloat16=job.bfloat16)
+                outputs = infer(job.trained, job.val, job.world, bfloat16=job.bfloat16)
         else:
-            outputs = outputs_of(job.trained, job.val, job.world, bfloat16=job.bfloat16)
-        score: Score = job.world.share(score_of(outputs, several=job.objective.several) if job.world.leads else None)
+            outputs = infer(job.trained, job.val, job.world, bfloat16=job.bfloat16)
+        score: Score = job.world.broadcast(
+            score_of(outputs, multi_label=job.objective.multi_label) if job.world.is_rank_zero else None
+        )
         if not math.isfinite(score.loss):
             return "the loss on the validation pictures is not finite"
         again, now.judged_step = now.judged_step == now.step, now.step
@@ -227,7 +229,7 @@ class State:
             self.saved.save(name, parts, asdict(now))
             self.saved_at = time.monotonic()
             self._tidy()
-        if job.world.leads and now.best_step == now.step and now.best is not None:
+        if job.world.is_rank_zero and now.best_step == now.step and now.best is not None:
             kept.point(self.folder, kept.BEST, name)
         return None
 
@@ -239,7 +241,7 @@ class State:
         job = self.job
         files = ", ".join(batch.names[:SHOWN_FILES]) + (", ..." if len(batch.names) > SHOWN_FILES else "")
         returns, brake = self.now.returns + 1, self.now.brake * BRAKE
-        if job.world.leads and self.gone_back_to == self.saved_step and returns <= MAX_RETURNS:
+        if job.world.is_rank_zero and self.gone_back_to == self.saved_step and returns <= MAX_RETURNS:
             kept.leave(self.folder, kept.step_name(self.saved_step))
         found = self.saved.newest()
         if found is None or returns > MAX_RETURNS:
@@ -299,13 +301,13 @@ class State:
         if now.best is not None and now.best_step != now.step and not self.saved.has(name):
             self.job.view.say(f"The best checkpoint, {name}, is damaged: the best of those to come will be taken.")
             now.best = None
-        if self.job.world.leads:  # a kill may have come before `best` moved
+        if self.job.world.is_rank_zero:  # a kill may have come before `best` moved
             kept.point(self.folder, kept.BEST, None if now.best is None else name)
 
     def _tidy(self) -> None:
         """Take away older checkpoints, after this one was saved or gone back to."""
         now = self.now
-        if self.job.world.leads:
+        if self.job.world.is_rank_zero:
             # The best of the checkpoint before stays too: if this one is damaged, that one is gone on from.
             kept.prune(self.folder, {kept.step_name(now.best_step), kept.step_name(now.best_before)})
         self.saved_step, now.best_before = now.step, now.best_step
@@ -321,7 +323,7 @@ class State:
     def _finite(self, parts: dict[str, dict[str, Tensor]]) -> bool:
         """Whether all numbers of all processes are finite."""
         broken = sum(not kept.all_finite(shard.local(tensors)) for tensors in parts.values())
-        return self.job.world.add_up(float(broken))[0] == 0
+        return self.job.world.all_reduce_sum(float(broken))[0] == 0
 
     def _mean_loss(self) -> dict[str, float]:
         """The mean of the losses since it was last asked for, if there were any."""

@@ -20,15 +20,15 @@ from vitrail.data.transform import Preprocess
 from vitrail.errors import DataError, RunError
 from vitrail.objective.classify import Classify, class_weights
 from vitrail.run.directory import check_room, write_config
-from vitrail.training import fit
+from vitrail.training import throughput
 from vitrail.training.clock import Clock
-from vitrail.training.fit import Cost
-from vitrail.training.judge import Outputs, outputs_of
+from vitrail.training.evaluation import Outputs, infer
 from vitrail.training.loop import train as run_loop
-from vitrail.training.sets import Sets
 from vitrail.training.settings import Common, Settings
 from vitrail.training.shard import put_together
+from vitrail.training.splits import Splits
 from vitrail.training.state import Job, Progress
+from vitrail.training.throughput import Cost
 from vitrail.training.view import View
 from vitrail.training.world import World, spread
 
@@ -55,7 +55,7 @@ class Task:
     """One run."""
 
     run: Path
-    sets: Sets
+    sets: Splits
     settings: Common
     new_model: Callable[..., Any]
     """The model that was asked for, or one of another `name`, with fields of its specification changed."""
@@ -76,8 +76,8 @@ class Task:
         """A choice that is made once for a run, by the leader, and kept in its config.yaml."""
         chosen = self.config.setdefault("chosen", {})
         if key not in chosen:
-            chosen[key] = self.world.lead(choose)
-            if self.world.leads:
+            chosen[key] = self.world.on_rank_zero(choose)
+            if self.world.is_rank_zero:
                 write_config(self.run, self.config)
         return chosen[key]
 
@@ -96,7 +96,9 @@ class Task:
                 raise DataError("class weights need counted classes.", got="shards.", hint="class_weights=false.")
             weights = class_weights(self.sets.counts)
         return Classify(
-            several=self.sets.several, label_smoothing=getattr(settings, "label_smoothing", 0.0), weights=weights
+            multi_label=self.sets.multi_label,
+            label_smoothing=getattr(settings, "label_smoothing", 0.0),
+            weights=weights,
         )
 
     def loader(self, source: Source, preprocess: Preprocess, *, training: bool = False, **fields: Any) -> Loader:
@@ -141,7 +143,7 @@ class Task:
 
     def outputs(self, model: Any, source: Source, label: str) -> Outputs:
         """What the model says to all pictures of a set, in float32 as it will be used."""
-        return outputs_of(
+        return infer(
             model.to(self.world.device),
             self.loader(source, model.preprocess),
             self.world,
@@ -152,7 +154,7 @@ class Task:
         """Train a model by the loop, as the settings say, for the time that is left."""
         settings, world, val = self.settings, self.world, self.sets.val
         assert isinstance(settings, Settings)
-        if world.leads:
+        if world.is_rank_zero:
             weights = sum(parameter.numel() * 4 for parameter in model.parameters())
             check_room(self.run, COPIES * weights)
         model.to(world.device, memory_format=torch.channels_last)
@@ -160,7 +162,7 @@ class Task:
         loader = self.loader(self.sets.train, model.preprocess, training=True)
         small = loader
         if settings.small_until:
-            less = model.preprocess.override({"size": fit.smaller(model.spec, settings.small_side)})
+            less = model.preprocess.override({"size": throughput.smaller(model.spec, settings.small_side)})
             small = self.loader(self.sets.train, less, training=True)
         plan = self.decide("fit", lambda: self._plan(model, objective, loader))
         check_batch(loader, plan["batch_size"])
@@ -186,7 +188,7 @@ class Task:
             world=world,
             view=self.view,
             bfloat16=plan["bfloat16"],
-            metric="map" if self.sets.several else "top1",
+            metric="map" if self.sets.multi_label else "top1",
         )
         progress = run_loop(job)
         self.earlier = clock.spent
@@ -209,10 +211,10 @@ class Task:
         batch = next(loader.batches())
 
         def cost_of(bfloat16: bool) -> Cost:
-            return fit.measure(model, objective, batch.images, batch.labels, self.world, bfloat16=bfloat16)
+            return throughput.measure(model, objective, batch.images, batch.labels, self.world, bfloat16=bfloat16)
 
         if settings.precision == "auto":
-            return fit.choose_precision(cost_of, self.world)
+            return throughput.choose_precision(cost_of, self.world)
         bfloat16 = settings.precision == "bfloat16"
         return bfloat16, cost_of(bfloat16)
 
@@ -221,7 +223,7 @@ class Task:
         settings = self.settings
         assert isinstance(settings, Settings)
         bfloat16, cost = self._measured(model, objective, loader)
-        parts = settings.accumulate or fit.parts_that_fit(model, cost, loader.batch_size, self.world)
+        parts = settings.accumulate or throughput.parts_that_fit(model, cost, loader.batch_size, self.world)
         speed = cost.images_per_second * self.world.size
         return {
             "bfloat16": bfloat16,
@@ -230,7 +232,9 @@ class Task:
             "compile": settings.compile == "on"
             or self._compiling_pays(model, objective, loader, bfloat16, parts, speed),
             "images_per_second": round(speed, 1),
-            "gigabytes": round(fit.needed_bytes(model, cost, loader.batch_size // self.world.size / parts) / 2**30, 3),
+            "gigabytes": round(
+                throughput.needed_bytes(model, cost, loader.batch_size // self.world.size / parts) / 2**30, 3
+            ),
             "told": f"Training in {'bfloat16' if bfloat16 else 'float32'}, about {speed:,.0f} pictures a second"
             + (f", each batch in {parts} parts" if parts > 1 else "")
             + ".",
@@ -247,7 +251,9 @@ class Task:
             return False
         self.view.say("Trying torch.compile, since the run is long.")
         batch, num = next(loader.batches()), loader.batch_size // parts
-        return fit.compiling_pays(model, objective, batch.images[:num], batch.labels[:num], world, bfloat16=bfloat16)
+        return throughput.compiling_pays(
+            model, objective, batch.images[:num], batch.labels[:num], world, bfloat16=bfloat16
+        )
 
     def _num_steps(self, loader: Loader) -> int | None:
         """Of a run whose length is told in steps or epochs."""

@@ -37,16 +37,16 @@ class World(NamedTuple):
     """The processes on this machine."""
 
     @property
-    def leads(self) -> bool:
+    def is_rank_zero(self) -> bool:
         """Whether this process writes files and prints."""
         return self.rank == 0
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Until all processes have come this far."""
         if self.size > 1:
             dist.barrier()
 
-    def add_up(self, *values: float) -> list[float]:
+    def all_reduce_sum(self, *values: float) -> list[float]:
         """The sums over all processes."""
         if self.size == 1:
             return list(values)
@@ -54,11 +54,11 @@ class World(NamedTuple):
         dist.all_reduce(numbers)
         return numbers.tolist()
 
-    def agree(self, leader_says: bool) -> bool:
+    def broadcast_flag(self, leader_says: bool) -> bool:
         """What the leader says."""
-        return leader_says if self.size == 1 else self.add_up(float(leader_says and self.leads))[0] > 0
+        return leader_says if self.size == 1 else self.all_reduce_sum(float(leader_says and self.is_rank_zero))[0] > 0
 
-    def gather(self, part: T) -> list[T]:
+    def all_gather(self, part: T) -> list[T]:
         """Each process's part, in the order of ranks, for everybody."""
         if self.size == 1:
             return [part]
@@ -66,7 +66,7 @@ class World(NamedTuple):
         dist.all_gather_object(gathered, part)
         return gathered
 
-    def share(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """The leader's value, for everybody."""
         if self.size == 1:
             return value
@@ -74,18 +74,20 @@ class World(NamedTuple):
         dist.broadcast_object_list(box)
         return box[0]
 
-    def lead(self, choose: Callable[[], T]) -> T:
+    def on_rank_zero(self, choose: Callable[[], T]) -> T:
         """What the leader finds, for everybody; the others wait."""
-        return self.share(choose() if self.leads else None)
+        return self.broadcast(choose() if self.is_rank_zero else None)
 
-    def share_tensors(self, tensors: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+    def broadcast_tensors(self, tensors: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
         """The leader's tensors, for everybody, one after the other: never all of them once more in memory."""
         if self.size == 1:
             return dict(tensors or {})
-        told = self.lead(lambda: [(name, tensor.shape, tensor.dtype) for name, tensor in (tensors or {}).items()])
+        told = self.on_rank_zero(
+            lambda: [(name, tensor.shape, tensor.dtype) for name, tensor in (tensors or {}).items()]
+        )
         shared = {}
         for name, shape, dtype in told:
-            tensor = tensors[name].contiguous() if tensors and self.leads else torch.empty(shape, dtype=dtype)
+            tensor = tensors[name].contiguous() if tensors and self.is_rank_zero else torch.empty(shape, dtype=dtype)
             dist.broadcast(tensor, 0)
             shared[name] = tensor
         return shared
@@ -137,7 +139,7 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def leads() -> bool:
+def is_rank_zero() -> bool:
     """Whether this process prints, as far as its environment tells."""
     return os.environ.get("RANK", "0") == "0" or not _is_one_of_many()
 

@@ -18,19 +18,19 @@ from vitrail.data.loader import Loader, Policy
 from vitrail.data.table import Source
 from vitrail.data.transform import Preprocess
 from vitrail.errors import DataError
-from vitrail.metric.account import Account
 from vitrail.metric.paired import Paired
-from vitrail.run.classes import class_numbers, truth_of
-from vitrail.run.judged import Judged, account_of, compare_rows, judged_rows
-from vitrail.run.opened import open_model
+from vitrail.metric.summary import Summary
+from vitrail.run.label_mapping import class_numbers, truth_of
+from vitrail.run.open import open_model
+from vitrail.run.predictions import PredictionRow, compare_rows, prediction_rows, summary_of
 from vitrail.run.predictor import calibration_of, labels_of, require_classifier
-from vitrail.training.judge import Outputs, outputs_of
-from vitrail.training.sets import learned_from
+from vitrail.training.evaluation import Outputs, infer
+from vitrail.training.splits import learned_from
 from vitrail.training.world import World
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation(Account):
+class Evaluation(Summary):
     """All that can be said of a model on these pictures."""
 
     real_top1: float | None
@@ -38,7 +38,7 @@ class Evaluation(Account):
     """The share of pictures that the model calls unknown."""
     predictions: tuple[tuple[str, int], ...]
     """Each picture's name and the number of its likeliest class."""
-    rows: tuple[Judged, ...]
+    rows: tuple[PredictionRow, ...]
     """What the model says to each picture, in words."""
     preprocess: Preprocess
     changes: tuple[str, ...]
@@ -111,18 +111,18 @@ def _judge(
     batch_size: int,
     tta: bool,
     progress: Callable[[int, int], None] | None,
-) -> tuple[Account, list[Judged], Outputs, tuple[str, ...]]:
+) -> tuple[Summary, list[PredictionRow], Outputs, tuple[str, ...]]:
     """The account of one model, what it says to each picture, and the pictures that cannot be read."""
     loader = Loader(source=source, preprocess=network.preprocess, batch_size=batch_size, policy=policy)
-    outputs = outputs_of(BothWays(network) if tta else network, loader, World(), progress=progress)
+    outputs = infer(BothWays(network) if tta else network, loader, World(), progress=progress)
     if not outputs.names:
         raise DataError("no picture could be read.", got=f"{len(loader.skipped)} that cannot.", hint="vitrail check.")
     if not bool(torch.isfinite(outputs.logits).all()):
         raise DataError("the model's outputs are not finite.", got="NaN or infinity.", hint="other weights.")
     labels, calibration = labels_of(network), calibration_of(network)
     truth = truth_of(network, numbers, source, outputs.labels)
-    account = account_of(outputs.logits, truth, labels, calibration)
-    rows = judged_rows("", outputs.names, outputs.logits, truth, labels, calibration)
+    account = summary_of(outputs.logits, truth, labels, calibration)
+    rows = prediction_rows("", outputs.names, outputs.logits, truth, labels, calibration)
     return account, rows, outputs, tuple(f"{finding.path}: {finding.detail}" for finding in loader.skipped)
 
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from vitrail.data.pictures import find_pictures
+from vitrail.data.image_files import find_images
 from vitrail.errors import InspectionError
 from vitrail.files import replacing, write_text
 from vitrail.inspection.adopt import adopt
-from vitrail.inspection.drawn import save_figure
+from vitrail.inspection.drawing import save_figure
 from vitrail.inspection.explanation import TOP
 from vitrail.inspection.explanation import explain as explain_one
-from vitrail.run.opened import open_model
+from vitrail.run.open import open_model
 
 DOTS = 160  # an inch, of the still picture
 
@@ -49,7 +49,7 @@ def explain(
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise InspectionError(f"{folder} is no folder.", got="a file.", hint="another --out.")
-    pictures = list(find_pictures([os.fspath(image) for image in images]))
+    pictures = list(find_images([os.fspath(image) for image in images]))
     for picture in pictures:  # what is wrong with any is told before anything is written
         network.preprocess.decode(picture.content(), name=picture.name)
     written: list[Explained] = []

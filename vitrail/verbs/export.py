@@ -14,17 +14,17 @@ from vitrail.benchmark.compare import hardware
 from vitrail.data.find import open_data
 from vitrail.engine.exported import Exported
 from vitrail.errors import ExportError, SpecError
-from vitrail.exports.contest import Prefer, Tried, all_forms, make_all, name_of, rank, row_of
+from vitrail.exports.build import Made, Say, Trial, check_asked
 from vitrail.exports.graph import Graph, Takes, at_size, leaving
-from vitrail.exports.kept import keep, workplace
-from vitrail.exports.making import Made, Say, Trial, check_asked
-from vitrail.exports.pictures import Progress, gather
+from vitrail.exports.images import Progress, gather
+from vitrail.exports.package import keep, workplace
 from vitrail.exports.proof import SECONDS, Speed, logits_of, speeds
+from vitrail.exports.search import Prefer, Tried, all_forms, make_all, name_of, rank, row_of
 from vitrail.exports.traced import Traced
 from vitrail.run.golden import NEAR
-from vitrail.run.opened import open_proven
+from vitrail.run.open import open_verified
 from vitrail.run.predictor import calibration_of, require_classifier
-from vitrail.training.sets import learned_from
+from vitrail.training.splits import learned_from
 
 MAX_DROP = 0.5
 LIMIT = 2000
@@ -60,7 +60,7 @@ def export(
     less exact. The proof is returned, and stands in proof.json.
     """
     chosen = _chosen(format, precision, best=best, pictures=data is not None or calibration is not None)
-    network = open_proven(model, weights)
+    network = open_verified(model, weights)
     if isinstance(network, Exported):
         raise ExportError(f"{model} is an export already.", got=f"{network.engine}.", hint="the run that it came from.")
     require_classifier(network)

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from vitrail.data.find import open_data
-from vitrail.data.pictures import as_table, find_pictures
+from vitrail.data.image_files import as_table, find_images
 from vitrail.data.table import Table
 from vitrail.errors import DataError, InspectionError
 from vitrail.inspection.figures import write_figures
 from vitrail.inspection.sample import spread_out
-from vitrail.run.opened import open_model
+from vitrail.run.open import open_model
 
-NUM_PICTURES = 128
+NUM_IMAGES = 128
 
 
 def figures(
@@ -24,7 +24,7 @@ def figures(
     weights: str | Path | None = None,
     out: str | Path = "figures",
     names: Sequence[str] | None = None,
-    num_pictures: int = NUM_PICTURES,
+    num_images: int = NUM_IMAGES,
     data_dir: str | Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Path]:
@@ -35,7 +35,7 @@ def figures(
         raise InspectionError(f"{folder} is no folder.", got="a file.", hint="another --out.")
     sample = None
     if data is not None:
-        sample = spread_out(_pictures(data, data_dir), num_pictures, network.preprocess)
+        sample = spread_out(_pictures(data, data_dir), num_images, network.preprocess)
     return write_figures(network, sample, folder, names=names, progress=progress)
 
 
@@ -45,7 +45,7 @@ def _pictures(data: str | Path, data_dir: str | Path | None) -> Table:
         source = open_data(data, data_dir=data_dir)
     except DataError:
         try:
-            return as_table(list(find_pictures([os.fspath(data)])), str(data))
+            return as_table(list(find_images([os.fspath(data)])), str(data))
         except DataError:
             pass
         raise

@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from vitrail.data.decode import Pixels
+from vitrail.data.image_files import Found, find_images
 from vitrail.data.loader import num_cores
-from vitrail.data.pictures import Found, find_pictures
 from vitrail.errors import DataError, RunError, brief
 from vitrail.files import replacing
-from vitrail.run.opened import open_model
+from vitrail.run.open import open_model
 from vitrail.run.predictor import TOP, Prediction, Predictor, require_classifier
 
 BATCH = 32
@@ -67,7 +67,7 @@ def _rows(predictor: Predictor, words: Sequence[str], batch_size: int, sorter: S
 
     with ThreadPoolExecutor(num_cores(), thread_name_prefix="vitrail-predict") as pool:
         coming: deque[list[tuple[Found, Future[Pixels | str]]]] = deque()
-        pictures = _until_wrong(find_pictures(words))
+        pictures = _until_wrong(find_images(words))
         wrong: DataError | None = None
         while True:
             while len(coming) < AHEAD and wrong is None:

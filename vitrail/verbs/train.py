@@ -17,22 +17,22 @@ import torch
 from numpy.typing import NDArray
 
 from vitrail import catalogue, matching, plug
-from vitrail.data.check import look_at
+from vitrail.data.check import scan_source
 from vitrail.data.find import open_data
 from vitrail.data.folds import fold_numbers, fold_tables, foldable
 from vitrail.data.table import Source, Table
 from vitrail.data.transform import Preprocess
 from vitrail.errors import RunError, WeightsError, brief
-from vitrail.report.ending import end_run
 from vitrail.report.run import OUT_OF_FOLD, REPORT, write_report
 from vitrail.run import directory
-from vitrail.run.judged import ACCOUNT, PREDICTIONS, Judged, read_judged, suspects, write_judged
+from vitrail.run.predictions import PREDICTIONS, SUMMARY, PredictionRow, read_predictions, suspects, write_predictions
 from vitrail.training import world as processes
-from vitrail.training.events import writer_class
-from vitrail.training.sets import LOOKING, Sets, fingerprint, make_sets
+from vitrail.training.dry_run import Rates, few_of, forecast, one_step, try_rates
+from vitrail.training.finish import finish_run
 from vitrail.training.settings import LENGTHS, Common
+from vitrail.training.splits import SCAN_SHARE, Splits, fingerprint, make_splits
 from vitrail.training.task import Task
-from vitrail.training.trial import Rates, few_of, forecast, one_step, try_rates
+from vitrail.training.tensorboard import writer_class
 from vitrail.training.view import Silent, View
 from vitrail.training.world import World
 from vitrail.weights.source import load_weights
@@ -88,7 +88,7 @@ def train(
     world = processes.join()
     if shard:
         processes.check_shard()
-    view = view if view is not None and world.leads else Silent()
+    view = view if view is not None and world.is_rank_zero else Silent()
     asked = ask(data, model, weights, recipe, minutes, settings, seed, data_dir)
     divided = None if folds is None else foldable(asked.source, folds)
     if dry_run:
@@ -100,7 +100,7 @@ def train(
         return _train(asked, path, how, started=started, report=report)
     asked = asked.shared_among(folds + 1)
     result = _train(asked, path, how, started=started, report=report)
-    if world.lead(lambda: not (path / ACCOUNT).is_file()):
+    if world.on_rank_zero(lambda: not (path / SUMMARY).is_file()):
         raise RunError(f"{path} was trained by an earlier version.", got="no account of it.", hint="another --run.")
     return result._replace(folds=_train_folds(asked, divided, folds, path, how, report=report))
 
@@ -117,23 +117,23 @@ class How(NamedTuple):
 def _train(asked: Asked, path: Path, how: How, *, started: float, report: bool) -> Training:
     """One run: begun, gone on with, or, if it has ended, told."""
     view, world = how.view, how.world
-    with directory.claim(path) if world.leads else nullcontext():
-        before = world.lead(lambda: directory.stored_config(path))
+    with directory.claim(path) if world.is_rank_zero else nullcontext():
+        before = world.on_rank_zero(lambda: directory.stored_config(path))
         other = before is not None and before["asked"] != asked.words
-        if other and world.lead(lambda: directory.forget_unless_begun(path)):
+        if other and world.on_rank_zero(lambda: directory.forget_unless_begun(path)):
             before = None  # asked for in other words, but nothing had come of it
         if before is not None:
             directory.check_same(path, before["asked"], asked.words)
-            result = world.lead(lambda: directory.read_result(path))
+            result = world.on_rank_zero(lambda: directory.read_result(path))
             if result is not None:
                 if report:
                     view.say("This run has ended before; here is its result. For another, give --run a new folder.")
-                if report and world.leads and (path / ACCOUNT).is_file() and not (path / REPORT).is_file():
+                if report and world.is_rank_zero and (path / SUMMARY).is_file() and not (path / REPORT).is_file():
                     write_report(path, asked.source)
                 return Training(**{**result, "run": path, "story": tuple(result["story"])})
         config = before or {"asked": asked.words, "command": how.command}
         sets = _sets(asked, view, world, config.setdefault("chosen", {}))
-        if world.leads:
+        if world.is_rank_zero:
             directory.write_config(path, config)
         task = asked.task(path, sets, view, world, config=config, shard=how.shard, started=started)
         try:
@@ -142,13 +142,17 @@ def _train(asked: Asked, path: Path, how: How, *, started: float, report: bool) 
             if str(stop):  # it says what was saved
                 raise
             raise KeyboardInterrupt("Nothing was kept yet: the same command begins anew.") from None
-        return Training(run=path, **end_run(task, asked.recipe, outcome, asked.source if report else None))
+        result = finish_run(task, asked.recipe, outcome)
+        if report and world.is_rank_zero:  # last: a report can be made again, and must never cost a model
+            view.say("Writing the report.")
+            write_report(path, asked.source, model=outcome.model.eval())
+        return Training(run=path, **result)
 
 
 def _train_folds(asked: Asked, table: Table, folds: int, path: Path, how: How, *, report: bool) -> dict[str, Any]:
     """A run for each fold, without its pictures; then what they say to them, all together."""
     view, world = how.view, how.world
-    numbers = world.lead(lambda: _parts(asked, table, folds, path / "folds"))
+    numbers = world.on_rank_zero(lambda: _parts(asked, table, folds, path / "folds"))
     scores, rows, seconds = [], [], 0.0
     for number, part in enumerate(fold_tables(table, numbers, folds), 1):
         view.say(f"Fold {number} of {folds}.")
@@ -157,7 +161,7 @@ def _train_folds(asked: Asked, table: Table, folds: int, path: Path, how: How, *
         assert result.test is not None
         seconds += result.seconds
         scores.append(next(value for key, value in result.test.items() if key in {"top1", "map"}))
-        rows += world.lead(partial(_fold_rows, place, number))
+        rows += world.on_rank_zero(partial(_fold_rows, place, number))
     found = {
         "k": folds,
         "scores": scores,
@@ -167,8 +171,8 @@ def _train_folds(asked: Asked, table: Table, folds: int, path: Path, how: How, *
         "suspects": len(suspects(rows)),
         "seconds": round(seconds, 2),
     }
-    if world.leads:
-        write_judged(path / OUT_OF_FOLD, rows)
+    if world.is_rank_zero:
+        write_predictions(path / OUT_OF_FOLD, rows)
         directory.write_json(path / directory.FOLDS, found)
         if report:
             write_report(path, asked.source)
@@ -180,7 +184,7 @@ def _parts(asked: Asked, table: Table, folds: int, place: Path) -> NDArray[np.in
     kept = place / PARTS
     if not kept.is_file():
         minutes = asked.settings.minutes
-        seen = look_at(table, seconds=None if minutes is None else minutes * 60 * LOOKING)
+        seen = scan_source(table, seconds=None if minutes is None else minutes * 60 * SCAN_SHARE)
         numbers = fold_numbers(table, folds, seed=asked.settings.seed, seen=seen)
         place.mkdir(exist_ok=True)
         directory.write_json(kept, {"folds": folds, "data": fingerprint(table), "parts": numbers.tolist()})
@@ -196,9 +200,9 @@ def _parts(asked: Asked, table: Table, folds: int, place: Path) -> NDArray[np.in
     return parts
 
 
-def _fold_rows(place: Path, number: int) -> list[Judged]:
+def _fold_rows(place: Path, number: int) -> list[PredictionRow]:
     """What a fold's model says to the pictures that it was trained without."""
-    rows = read_judged(place / PREDICTIONS)
+    rows = read_predictions(place / PREDICTIONS)
     return [row._replace(split=f"fold {number}") for row in rows if row.split == "test"]
 
 
@@ -223,7 +227,7 @@ class Asked(NamedTuple):
         """The same request of other pictures."""
         return self._replace(source=source, words={**self.words, "data_fingerprint": fingerprint(source)})
 
-    def task(self, path: Path, sets: Sets, view: View, world: World, **fields: Any) -> Task:
+    def task(self, path: Path, sets: Splits, view: View, world: World, **fields: Any) -> Task:
         """The run as its recipe meets it."""
         return Task(
             run=path,
@@ -298,7 +302,7 @@ def _dry_run(asked: Asked, view: View) -> Training:
     with tempfile.TemporaryDirectory(prefix="vitrail-") as folder:
         small = asked._replace(settings=one_step(asked.settings))
         task = small.task(Path(folder), few_of(sets), Silent(), World(), started=started)
-        ended = end_run(task, asked.recipe, plug.load(RECIPES, asked.recipe).train(task), None)
+        ended = finish_run(task, asked.recipe, plug.load(RECIPES, asked.recipe).train(task))
         return Training(run=Path("(nothing kept)"), **{**ended, "story": forecast(task, asked.settings, sets)})
 
 
@@ -340,11 +344,11 @@ def model_maker(
     return new_model
 
 
-def _sets(asked: Asked, view: View, world: World, chosen: dict[str, Any] | None = None) -> Sets:
+def _sets(asked: Asked, view: View, world: World, chosen: dict[str, Any] | None = None) -> Splits:
     """The pictures; a recipe that validates by itself learns from all that are not for judging."""
     recipe = plug.load(RECIPES, asked.recipe)
     own, check = (getattr(recipe, name, False) for name in ("OWN_VALIDATION", "CHECKS"))
-    return make_sets(asked.source, asked.settings, view, world, hold=not own, check=check, chosen=chosen)
+    return make_splits(asked.source, asked.settings, view, world, hold=not own, check=check, chosen=chosen)
 
 
 def _check_place(path: Path, source: Source) -> None:

@@ -48,7 +48,7 @@ def find_column(columns: Sequence[str], wanted: Sequence[str], what: str, origin
     )
 
 
-def find_picture(schema: Any, origin: str) -> str:
+def find_image_column(schema: Any, origin: str) -> str:
     """The column of the pictures: one that holds them whole rather than one that names files."""
     whole = [name for name in schema.names if name.casefold() in PATHS and embedded(schema.field(name))]
     return whole[0] if whole else find_column(schema.names, PATHS, "pictures", origin)

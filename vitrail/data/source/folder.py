@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from vitrail.data.class_folders import UNFIT_NAME, arrange, is_companion, is_image_name
 from vitrail.data.decode import file_stamp, read_file
-from vitrail.data.layout import UNFIT_NAME, arrange, is_companion, is_picture
 from vitrail.data.table import Finding, Table, numbered
 
 OUT = "a link out of the folder, to"
@@ -68,7 +68,7 @@ def _walk(root: Path) -> tuple[list[str], list[Finding]]:
                 aside.append(Finding(name, *found))
             elif found == "folder":
                 waiting.append(name)
-            elif is_picture(name):
+            elif is_image_name(name):
                 names.append(name)
             elif not is_companion(name) and "." in entry.name:
                 aside.append(Finding(name, "ignored", UNFIT_NAME))

@@ -14,13 +14,13 @@ from vitrail.data.arrow.columns import (
     content_of,
     embedded,
     find_column,
-    find_picture,
+    find_image_column,
     joined,
     named,
     open_rows,
 )
 from vitrail.data.arrow.files import Parquet
-from vitrail.data.layout import has_class_folders
+from vitrail.data.class_folders import has_class_folders
 from vitrail.data.table import NO_SPLIT, Content, Table, split_number
 
 SUFFIX = ".parquet"
@@ -36,7 +36,7 @@ def open_source(word: str) -> Table:
     path = Path(word)
     files = [Parquet(each) for each in _files(path)]
     heads = files[0].schema.names
-    picture = find_picture(files[0].schema, str(path))
+    picture = find_image_column(files[0].schema, str(path))
     label = find_column(heads, LABELS, "labels", str(path))
     class_names: list[str] = []
     labels = []

@@ -13,15 +13,15 @@ from vitrail.data.arrow.columns import (
     class_names_in,
     content_of,
     find_column,
-    find_picture,
+    find_image_column,
     joined,
     named,
     open_rows,
     plain,
 )
 from vitrail.data.arrow.files import read_stream
+from vitrail.data.class_folders import has_class_folders
 from vitrail.data.decode import read_file
-from vitrail.data.layout import has_class_folders
 from vitrail.data.table import NO_SPLIT, Content, Table, split_number
 from vitrail.errors import DataError, brief
 
@@ -44,7 +44,7 @@ def open_source(word: str) -> Table:
     labels, cells, splits, class_names = [], [], [], []
     for split, folder in folders:
         table = read_stream(_arrow_files(folder))
-        picture = find_picture(table.schema, str(folder))
+        picture = find_image_column(table.schema, str(folder))
         label = find_column(table.schema.names, LABELS, "labels", str(folder))
         known = class_names_in(_read(folder / INFO).get("features"), label)
         class_names += known or []

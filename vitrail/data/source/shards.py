@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import fsspec
 import numpy as np
 
+from vitrail.data.class_folders import OUTSIDE, arrange, has_class_folders, is_image_name
 from vitrail.data.decode import MAX_BYTES, too_large
-from vitrail.data.layout import OUTSIDE, arrange, has_class_folders, is_picture
 from vitrail.data.table import (
     NO_SPLIT,
     Finding,
-    Picture,
+    Item,
     Stream,
     check_names,
     no_stamp,
@@ -78,9 +78,9 @@ def open_source(word: str) -> Stream:
     number = {name: index for index, name in enumerate(classes)}
     starts = np.concatenate([[0], np.cumsum(counts)])
 
-    def pictures(shard: int) -> Iterator[Picture]:
+    def pictures(shard: int) -> Iterator[Item]:
         for position, (name, label, content) in enumerate(_samples(shards[shard], names, places)):
-            yield Picture(int(starts[shard]) + position, name, (number[label],), partial(_given, content), no_stamp)
+            yield Item(int(starts[shard]) + position, name, (number[label],), partial(_given, content), no_stamp)
 
     return Stream(
         origin=word,
@@ -108,7 +108,7 @@ def _head(shard: str) -> _Head:
             aside.append(Finding(f"{_place(shard)}/{member.name}", "special", NO_FILE))
         elif _split_key(member.name)[1] in LABELS:
             keyed = True
-        elif is_picture(member.name):
+        elif is_image_name(member.name):
             folders[str(PurePosixPath(member.name).parent)] += 1
     return _Head(keyed, folders, tuple(aside))
 
@@ -139,7 +139,7 @@ def _samples(
         stem, ending = _split_key(member.name)
         if places:
             folder = str(PurePosixPath(member.name).parent)
-            if is_picture(member.name) and folder in places:
+            if is_image_name(member.name) and folder in places:
                 yield f"{_place(shard)}/{member.name}", places[folder][1], b"" if heads_only else read(MAX_BYTES)
             continue
         if stem != key:
@@ -148,7 +148,7 @@ def _samples(
             key, label, best = stem, "", -1
         if ending in LABELS:
             label = read(MAX_LABEL).decode("utf-8", "replace").strip()
-        elif is_picture(member.name) and (plain := int("." not in ending)) > best:  # 1.jpg rather than 1.mask.png
+        elif is_image_name(member.name) and (plain := int("." not in ending)) > best:  # 1.jpg rather than 1.mask.png
             best, name = plain, f"{_place(shard)}/{member.name}"
             content = b"" if heads_only else read(MAX_BYTES)
     if best >= 0:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from vitrail.data.class_folders import UNFIT_NAME, arrange, is_companion, is_image_name
 from vitrail.data.decode import MAX_BYTES, too_large
-from vitrail.data.layout import UNFIT_NAME, arrange, is_companion, is_picture
 from vitrail.data.table import Finding, Table, numbered
 from vitrail.errors import DataError, brief
 
@@ -66,7 +66,7 @@ def members(archive: zipfile.ZipFile) -> tuple[dict[str, zipfile.ZipInfo], list[
             continue
         elif info.filename in infos:
             aside.append(Finding(info.filename, "unsafe", "a name that the archive has twice"))
-        elif is_picture(info.filename):
+        elif is_image_name(info.filename):
             infos[info.filename] = info
         elif len(parts) > 1 and not is_companion(info.filename):
             aside.append(Finding(info.filename, "ignored", UNFIT_NAME))

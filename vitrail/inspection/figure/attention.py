@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from vitrail.errors import shown
-from vitrail.inspection.drawn import Drawn, require_sample
+from vitrail.inspection.drawing import Drawing, require_sample
 from vitrail.inspection.explanation import explain
 from vitrail.inspection.sample import Sample
 from vitrail.inspection.still import lay_map
@@ -19,15 +19,15 @@ SAYS = (
     "Attention, followed back through all blocks (rollout), and what of it spoke for the likeliest class (relevance). "
     "A good classifier looks at what makes the class, not at what happens to stand beside it."
 )
-NUM_PICTURES = 4
+NUM_IMAGES = 4
 METHODS = ("rollout", "relevance")
 
 
-def draw(model: Any, sample: Sample | None) -> Drawn:
+def draw(model: Any, sample: Sample | None) -> Drawing:
     """A column for each of a few pictures, cut to what the model sees."""
     require_attention(model, "vitrail explain --method gradcam")
     sample = require_sample(sample, "attention maps")
-    num = min(NUM_PICTURES, len(sample))
+    num = min(NUM_IMAGES, len(sample))
     figure = Figure(figsize=(1.7 * num, 1.7 * (1 + len(METHODS)) + 0.3), layout="constrained")
     axes = figure.subplots(1 + len(METHODS), num, squeeze=False)
     numbers: list[tuple[object, ...]] = []
@@ -54,4 +54,4 @@ def draw(model: Any, sample: Sample | None) -> Drawn:
         ]
     for axis, method in zip(axes[1:, 0], METHODS, strict=True):
         axis.set_ylabel(method)
-    return Drawn(figure, ("picture", "method", "row", "column", "value"), numbers)
+    return Drawing(figure, ("picture", "method", "row", "column", "value"), numbers)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from vitrail.inspection.distance import reach
-from vitrail.inspection.drawn import Drawn, require_sample
+from vitrail.inspection.drawing import Drawing, require_sample
 from vitrail.inspection.sample import Sample
 from vitrail.inspection.trace import require_attention
 
@@ -21,7 +21,7 @@ SAYS = (
 )
 
 
-def draw(model: Any, sample: Sample | None) -> Drawn:
+def draw(model: Any, sample: Sample | None) -> Drawing:
     """Distance, and entropy beside it, of every head over the blocks."""
     require_attention(model, "the figure receptive")
     sample = require_sample(sample, "attention distance")
@@ -41,4 +41,4 @@ def draw(model: Any, sample: Sample | None) -> Drawn:
         (block + 1, head + 1, f"{found.distance[block, head]:.3f}", f"{found.entropy[block, head]:.4f}", len(sample))
         for block, head in np.ndindex(*found.distance.shape)
     ]
-    return Drawn(figure, ("block", "head", "distance_pixels", "entropy_bits", "pictures"), numbers)
+    return Drawing(figure, ("block", "head", "distance_pixels", "entropy_bits", "pictures"), numbers)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from vitrail import plug
 from vitrail.errors import InspectionError
-from vitrail.inspection.drawn import Drawn, require_sample
+from vitrail.inspection.drawing import Drawing, require_sample
 from vitrail.inspection.explanation import METHODS
 from vitrail.inspection.faithfulness import NUM_STEPS, Curves, judged
 from vitrail.inspection.sample import Sample
@@ -21,13 +21,13 @@ SAYS = (
     "The faster the class's probability rises, or falls, the more the map is to be trusted; chance and edges know "
     "nothing of the model. A few pictures tell little: the number stands above the areas."
 )
-NUM_PICTURES = 24
+NUM_IMAGES = 24
 
 
-def draw(model: Any, sample: Sample | None) -> Drawn:
+def draw(model: Any, sample: Sample | None) -> Drawing:
     """The mean curves of every map, with the areas below them."""
     sample = require_sample(sample, "faithfulness")
-    found = collect(model, sample, NUM_PICTURES)
+    found = collect(model, sample, NUM_IMAGES)
     figure = Figure(figsize=(9.0, 3.8), layout="constrained")
     shares = [step / NUM_STEPS for step in range(NUM_STEPS + 1)]
     rows: list[tuple[object, ...]] = []
@@ -42,7 +42,7 @@ def draw(model: Any, sample: Sample | None) -> Drawn:
         axis.legend(fontsize=8, title=f"area, {len(curves)} pictures")
         axis.grid(alpha=0.3)
     figure.axes[0].set_ylabel("mean probability of the class")
-    return Drawn(figure, ("curve", "map", "area", "pictures"), rows)
+    return Drawing(figure, ("curve", "map", "area", "pictures"), rows)
 
 
 def collect(model: Any, sample: Sample, num: int) -> dict[str, list[Curves]]:

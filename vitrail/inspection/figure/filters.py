@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from vitrail.inspection.drawn import Drawn
+from vitrail.inspection.drawing import Drawing
 from vitrail.inspection.embedding import filters, mosaic
 from vitrail.inspection.sample import Sample
 
@@ -19,7 +19,7 @@ SAYS = (
 COLUMNS = 7
 
 
-def draw(model: Any, sample: Sample | None) -> Drawn:  # noqa: ARG001  # the figures' common signature
+def draw(model: Any, sample: Sample | None) -> Drawing:  # noqa: ARG001  # the figures' common signature
     """The first 28 components, and a line of numbers for each."""
     tiles = filters(model, 4 * COLUMNS).numpy()
     figure = Figure(figsize=(COLUMNS * 0.8, -(-len(tiles) // COLUMNS) * 0.8), layout="constrained")
@@ -29,4 +29,4 @@ def draw(model: Any, sample: Sample | None) -> Drawn:  # noqa: ARG001  # the fig
     axis.set_axis_off()
     places = [f"y{row}_x{column}_c{channel}" for row, column, channel in np.ndindex(*tiles.shape[1:])]
     rows = [(number, *(f"{value:.4f}" for value in tile.ravel())) for number, tile in enumerate(tiles, start=1)]
-    return Drawn(figure, ("component", *places), rows)
+    return Drawing(figure, ("component", *places), rows)

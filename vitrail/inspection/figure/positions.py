@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from vitrail.inspection.drawn import Drawn
+from vitrail.inspection.drawing import Drawing
 from vitrail.inspection.embedding import mosaic, position_similarity
 from vitrail.inspection.sample import Sample
 
@@ -20,7 +20,7 @@ SAYS = (
 MOST = 14  # tiles a side
 
 
-def draw(model: Any, sample: Sample | None) -> Drawn:  # noqa: ARG001  # the figures' common signature
+def draw(model: Any, sample: Sample | None) -> Drawing:  # noqa: ARG001  # the figures' common signature
     """A tile for each patch, or for every second or third of a large grid; a line of numbers for each patch."""
     similarity = position_similarity(model).numpy()
     grid = similarity.shape[:2]
@@ -44,4 +44,4 @@ def draw(model: Any, sample: Sample | None) -> Drawn:  # noqa: ARG001  # the fig
         (name, *(f"{value:.4f}" for value in similarity[place].ravel()))
         for name, place in zip(names, np.ndindex(*grid), strict=True)
     ]
-    return Drawn(figure, ("patch", *names), rows)
+    return Drawing(figure, ("patch", *names), rows)

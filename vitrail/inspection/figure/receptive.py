@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from vitrail.inspection.drawn import Drawn, require_sample
+from vitrail.inspection.drawing import Drawing, require_sample
 from vitrail.inspection.receptive import radius, receptive_fields
 from vitrail.inspection.sample import Sample
 
@@ -17,16 +17,16 @@ SAYS = (
     "How much the feature in the middle changes with each pixel, after each part of the model. "
     "Convolutions widen their view step by step; attention may see the whole picture from the first block on."
 )
-NUM_PICTURES = 16
+NUM_IMAGES = 16
 MOST = 5  # maps
 
 
-def draw(model: Any, sample: Sample | None) -> Drawn:
+def draw(model: Any, sample: Sample | None) -> Drawing:
     """Maps after a few parts, and the mean distance after all of them."""
     sample = require_sample(sample, "receptive fields")
     totals: dict[str, torch.Tensor] = {}
     num = 0
-    for images in sample.batches(NUM_PICTURES):
+    for images in sample.batches(NUM_IMAGES):
         for part in torch.split(images, 4):  # every part of the model keeps its activations
             for name, field in receptive_fields(model, part):
                 totals[name] = totals.get(name, torch.zeros_like(field)) + field.detach() * len(part)
@@ -49,4 +49,4 @@ def draw(model: Any, sample: Sample | None) -> Drawn:
     axes[-1].set(xlabel="depth", ylabel="mean distance (pixels)", ylim=(0, 1.08 * max(radii.values())))
     axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[-1].grid(alpha=0.3)
-    return Drawn(figure, ("part", "mean_distance_pixels"), [(name, f"{value:.2f}") for name, value in radii.items()])
+    return Drawing(figure, ("part", "mean_distance_pixels"), [(name, f"{value:.2f}") for name, value in radii.items()])

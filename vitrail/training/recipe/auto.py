@@ -15,8 +15,8 @@ from typing import Any
 
 from vitrail.adapt import HEADS
 from vitrail.data.augment import Augment
-from vitrail.training.choose import affordable
-from vitrail.training.judge import Z95, paired_gain, score_of
+from vitrail.training.evaluation import Z95, paired_gain, score_of
+from vitrail.training.model_choice import affordable
 from vitrail.training.recipe import finetune, probe, scratch
 from vitrail.training.settings import Positive, Share
 from vitrail.training.task import Outcome, Task
@@ -51,12 +51,12 @@ def train(task: Task) -> Outcome:
     task.view.say("First a linear probe of the frozen features.")
     found = probe.probed(task)
     probed = probe.outcome(task, found)
-    several = task.sets.several
-    before = score_of(probed.val, several=several)
+    multi_label = task.sets.multi_label
+    before = score_of(probed.val, multi_label=multi_label)
     task.view.say(f"The probe reaches {before.value:.2%} on validation pictures. Now fine-tuning from it.")
     tuned = tune(task, probed)
-    after = score_of(tuned.val, several=several)
-    gain, noise = paired_gain(probed.val, tuned.val, several=several)
+    after = score_of(tuned.val, multi_label=multi_label)
+    gain, noise = paired_gain(probed.val, tuned.val, multi_label=multi_label)
     told = f"{after.value:.2%} against {before.value:.2%}, the calibrated loss lower by {gain:.3f} +- {noise:.3f}"
     if gain > Z95 * noise and after.value >= before.value:
         return tuned._replace(story=(*probed.story, *tuned.story, f"Fine-tuning was better: {told}."))

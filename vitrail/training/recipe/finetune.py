@@ -20,7 +20,7 @@ from pydantic import Field
 from vitrail import plug
 from vitrail.data.augment import Augment
 from vitrail.training import lora
-from vitrail.training.choose import affordable
+from vitrail.training.model_choice import affordable
 from vitrail.training.settings import Positive, Settings, Share
 from vitrail.training.task import Outcome, Task
 

@@ -21,14 +21,14 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from vitrail.adapt import HEADS
-from vitrail.data.chance import chance, times_before
+from vitrail.data.rng import make_rng, times_before
 from vitrail.data.table import Source, Stream, Table
 from vitrail.errors import DataError
-from vitrail.training.fit import has_bfloat16
-from vitrail.training.judge import Outputs, outputs_of
+from vitrail.training.evaluation import Outputs, infer
 from vitrail.training.linear import Choice, Linear, cross_validate, fit_linear
 from vitrail.training.settings import Common
 from vitrail.training.task import Outcome, Task
+from vitrail.training.throughput import has_bfloat16
 
 
 class Spec(Common):
@@ -79,7 +79,7 @@ def probed(task: Task) -> Probed:
     model = task.new_model(num_classes=0).eval().to(task.world.device)
     views = views_of(task, model, source)
     chosen = cross_validate(
-        views.features, views.labels, folds=folds, several=sets.several, seed=settings.seed, view=task.view
+        views.features, views.labels, folds=folds, multi_label=sets.multi_label, seed=settings.seed, view=task.view
     )
     return Probed(model, views, chosen)
 
@@ -91,7 +91,7 @@ def outcome(task: Task, found: Probed, more: Views | None = None) -> Outcome:
         views = views._replace(
             features=torch.cat([views.features, more.features], dim=1), labels=torch.cat([views.labels, more.labels])
         )
-    linear = fit_linear(views.features, views.labels, strength=found.chosen.strength, several=sets.several)
+    linear = fit_linear(views.features, views.labels, strength=found.chosen.strength, multi_label=sets.multi_label)
     model = put_head(found.model, linear, len(sets.classes))
     own = sets.val is sets.train
     val = found.cross_validated if own else task.outputs(model, sets.val, "Validating")
@@ -107,7 +107,7 @@ def _setting(task: Task, name: str) -> Any:
 def views_of(task: Task, model: Any, source: Source) -> Views:
     """Each picture as it is, and mirrored; in bfloat16 where the hardware has it."""
     outputs = [
-        outputs_of(
+        infer(
             network,
             task.loader(source, model.preprocess),
             task.world,
@@ -134,7 +134,7 @@ def few(source: Source, shots: int, seed: int) -> Table:
     """So many pictures of each class, drawn by the seed; a class that has fewer gives all."""
     if isinstance(source, Stream) or source.starts is not None:
         raise DataError("few-shot learning needs one label a picture, in any order.", got="shards, or several labels.")
-    order = chance("order", seed=seed, epoch=0).permutation(len(source))
+    order = make_rng("order", seed=seed, epoch=0).permutation(len(source))
     return source.only(np.sort(order[times_before(source.labels[order]) < shots]))
 
 

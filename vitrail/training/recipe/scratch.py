@@ -16,9 +16,9 @@ from itertools import islice
 from pydantic import Field
 
 from vitrail.data.augment import Augment
-from vitrail.data.probe import probe
+from vitrail.data.scan import scan_item
 from vitrail.data.table import Source
-from vitrail.training.choose import affordable, largest
+from vitrail.training.model_choice import affordable, largest
 from vitrail.training.optim import Kind
 from vitrail.training.settings import Positive, Settings, Share
 from vitrail.training.task import Outcome, Task
@@ -55,7 +55,7 @@ def suggest(source: Source) -> str:
 
 def ladder(source: Source) -> tuple[str, ...]:
     """The models for pictures of this size."""
-    sides = sorted(min(probe(picture).size) for picture in islice(iter(source), NUM_LOOKED_AT))
+    sides = sorted(min(scan_item(picture).size) for picture in islice(iter(source), NUM_LOOKED_AT))
     middle = sides[len(sides) // 2]
     return next(names for side, names in LADDERS.items() if middle <= side)
 

@@ -24,7 +24,7 @@ class CrashedError(Exception):
     """The worker ended, or had to be ended, while it worked on a job."""
 
 
-class Crew:
+class WorkerProcess:
     """One worker, which takes jobs one after the other."""
 
     def __init__(self, model: str, weights: str | None) -> None:

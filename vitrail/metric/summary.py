@@ -11,8 +11,15 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from vitrail.metric.calibration import Bin, brier_score, calibration_error, calibration_noise, reliability
-from vitrail.metric.classes import ClassScore, balanced_accuracy, class_scores, confused_pairs, confusion, label_scores
 from vitrail.metric.interval import RESAMPLES, Interval, bootstrap_interval, wilson_interval
+from vitrail.metric.per_class import (
+    ClassScore,
+    balanced_accuracy,
+    class_scores,
+    confused_pairs,
+    confusion,
+    label_scores,
+)
 from vitrail.metric.ranking import ranked
 
 TOP = 5
@@ -23,7 +30,7 @@ Truth = NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Account:
+class Summary:
     """How good a classifier is. Of several labels a picture, `top1` asks whether the surest is one of them."""
 
     n: int
@@ -50,21 +57,21 @@ class Account:
     """What was taken for what, how often, the most frequent first; of one label a picture."""
 
 
-def account(
+def summarise(
     odds: Odds, truth: Truth, labels: Sequence[str], *, uncalibrated: Odds, thresholds: Sequence[float] = ()
-) -> Account:
+) -> Summary:
     """Judge probabilities by the truth: class numbers, or a yes or no for each label of each picture.
 
     `uncalibrated` are the probabilities before calibration; from `thresholds` on labels are given.
     """
-    num, names, several = len(truth), tuple(labels), truth.ndim == 2
+    num, names, multi_label = len(truth), tuple(labels), truth.ndim == 2
     rows = np.arange(num)
     best = _likeliest(odds)
-    right = truth[rows[:, None], best] if several else best == truth[:, None]
+    right = truth[rows[:, None], best] if multi_label else best == truth[:, None]
     sure, hits = questions(odds, truth)
     plain_sure, plain_hits = questions(uncalibrated, truth)
-    own = _of_several(odds, truth, names, thresholds) if several else _of_one(odds, truth, best[:, 0], names)
-    return Account(
+    own = _of_several(odds, truth, names, thresholds) if multi_label else _of_one(odds, truth, best[:, 0], names)
+    return Summary(
         n=num,
         top1=float(right[:, 0].mean()),
         interval=wilson_interval(int(right[:, 0].sum()), num),

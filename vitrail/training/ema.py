@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vitrail.training import shard
 
 
-class Average:
+class Ema:
     """The average of a model's parameters; young averages forget faster, so that the first steps do not linger."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:

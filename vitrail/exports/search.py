@@ -9,7 +9,7 @@ from typing import Literal
 
 from vitrail import plug
 from vitrail.errors import ExportError
-from vitrail.exports.making import FORMATS, Made, Trial, absent, make
+from vitrail.exports.build import FORMATS, Made, Trial, absent, make
 from vitrail.exports.proof import Speed
 
 Prefer = Literal["latency", "throughput"]

@@ -26,9 +26,9 @@ from vitrail.data.decode import (
     turned,
     upright,
 )
-from vitrail.data.duplicates import COLOUR_SIDE, SIDE, Look
+from vitrail.data.duplicates import COLOUR_SIDE, SIDE, Thumbnail
 from vitrail.data.resize import resize, to_image
-from vitrail.data.table import Content, Finding, Picture
+from vitrail.data.table import Content, Finding, Item
 from vitrail.errors import VitrailError, brief
 
 SHORT = 96  # pixels that a JPEG is reduced to, at least, before it is looked at from afar
@@ -49,7 +49,7 @@ BLAMED = {"too large": "oversized", "no plain file": "special", "encrypted": "un
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class Scan:
     """What was seen of one picture; `problem` if it cannot be used."""
 
     index: int
@@ -64,7 +64,7 @@ class Probe:
     size: tuple[int, int] = (0, 0)
     """Rows and columns, upright."""
     orientation: int = 1
-    look: Look | None = None
+    look: Thumbnail | None = None
     """None if the picture is too small or too even to be compared by its looks."""
 
 
@@ -76,9 +76,9 @@ class _Seen(NamedTuple):
     orientation: int
 
 
-def probe(picture: Picture) -> Probe:
+def scan_item(picture: Item) -> Scan:
     """Read one picture whole and look at it; what the picture itself is to blame for becomes its `problem`."""
-    plain = Probe(picture.index, picture.name, picture.labels)
+    plain = Scan(picture.index, picture.name, picture.labels)
     content: Content = b""
     try:
         content = picture.content()
@@ -108,7 +108,7 @@ def _blame(error: Exception, content: Content) -> tuple[str, str]:
     return "truncated" if cut else "damaged", said
 
 
-def _described(plain: Probe, content: Content, seen: _Seen) -> Probe:
+def _described(plain: Scan, content: Content, seen: _Seen) -> Scan:
     even = max(float(np.ptp(seen.pixels[:, :, band])) for band in range(seen.pixels.shape[2])) <= BLANK
     remark = None
     suffix = PurePosixPath(plain.name).suffix.lower()
@@ -128,12 +128,12 @@ def _described(plain: Probe, content: Content, seen: _Seen) -> Probe:
     )
 
 
-def _look(pixels: Pixels) -> Look:
+def _look(pixels: Pixels) -> Thumbnail:
     thumbnail = to_image(resize(pixels, SIDE, SIDE, "bilinear")).convert("RGB").convert("YCbCr")
     light, *colours = (np.asarray(band) for band in thumbnail.split())
     step = SIDE // COLOUR_SIDE
     blocks = [band.reshape(COLOUR_SIDE, step, COLOUR_SIDE, step).mean(axis=(1, 3)) for band in colours]
-    return Look(light, np.rint(np.stack(blocks)).astype(np.uint8))
+    return Thumbnail(light, np.rint(np.stack(blocks)).astype(np.uint8))
 
 
 def _see(content: Content, name: str) -> _Seen:

@@ -16,7 +16,7 @@ PURPOSES = {"order": 0, "pixels": 1, "mix": 2, "split": 3}
 WORD = 2**64
 
 
-def chance(
+def make_rng(
     purpose: Literal["order", "pixels", "mix", "split"], *, seed: int, epoch: int, index: int = 0, repeat: int = 0
 ) -> np.random.Generator:
     """A generator of its own for each purpose, epoch and index: Philox is a function of its key and counter."""
@@ -40,7 +40,7 @@ def epoch_order(
     """
     if not shuffle:
         return np.arange(num), np.zeros(num, dtype=np.int64)
-    random = chance("order", seed=seed, epoch=epoch)
+    random = make_rng("order", seed=seed, epoch=epoch)
     shown = -(-num // repeats)
     order = random.permutation(num)[:shown] if balance is None else _balanced(balance, shown, random)
     order = np.repeat(order, repeats)[:num]

@@ -96,7 +96,7 @@ class Quiet(Lines):
 
 
 @contextmanager
-def live_view(*, quiet: bool) -> Iterator[Lines]:
+def progress_view(*, quiet: bool) -> Iterator[Lines]:
     """A view that suits where standard error goes."""
     if quiet:
         yield Quiet()

@@ -8,7 +8,7 @@ from pathlib import Path
 from vitrail.errors import SpecError
 
 
-class Events:
+class TensorBoard:
     """A folder of events beside the metrics."""
 
     def __init__(self, run: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.small_pictures import encoded, write_folder
-from vitrail.data.pictures import as_table, find_pictures
+from tests.contract.small_images import encoded, write_folder
+from vitrail.data.image_files import as_table, find_images
 from vitrail.errors import DataError
 
 
@@ -29,7 +29,7 @@ def root(tmp_path: Path) -> Path:
 
 def found(*words: object, pipe: bytes | None = None) -> dict[str, bytes]:
     stream = None if pipe is None else io.BufferedReader(io.BytesIO(pipe))
-    return {each.name: each.content() for each in find_pictures(map(str, words), pipe=stream)}
+    return {each.name: each.content() for each in find_images(map(str, words), pipe=stream)}
 
 
 def test_folders_patterns_zips_and_files(root: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_pipe_has_names_or_a_picture(root: Path) -> None:
 
 
 def test_what_leads_nowhere_is_told_when_it_is_read(root: Path) -> None:
-    (missing,) = find_pictures([str(root / "nowhere.png")])
+    (missing,) = find_images([str(root / "nowhere.png")])
     with pytest.raises(DataError, match=r"nowhere\.png cannot be read"):
         missing.content()
     (root / "empty").mkdir()
@@ -69,11 +69,11 @@ def test_what_leads_nowhere_is_told_when_it_is_read(root: Path) -> None:
         ("bad.zip", "no whole zip"),
     ):
         with pytest.raises(DataError, match=message):
-            list(find_pictures([str(root / word)]))
+            list(find_images([str(root / word)]))
 
 
 def test_pictures_without_labels_are_a_table(root: Path) -> None:
-    pictures = list(find_pictures([str(root / "folder"), str(root / "some.zip")]))
+    pictures = list(find_images([str(root / "folder"), str(root / "some.zip")]))
     table = as_table(pictures, "here")
     assert len(table) == 11
     assert table.content(10) == encoded(1)

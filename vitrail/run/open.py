@@ -43,7 +43,7 @@ def open_model(model: str | Path, weights: str | Path | None = None) -> Any:
     return catalogue.create_model(str(model), weights=weights).eval()
 
 
-def open_proven(model: str | Path, weights: str | Path | None = None) -> Any:
+def open_verified(model: str | Path, weights: str | Path | None = None) -> Any:
     """A model that is to be relied on: as `open_model`, and asked its goldens again, if it has any."""
     opened = open_model(model, weights)
     facts = getattr(opened, "facts", {"precision": "fp32"})

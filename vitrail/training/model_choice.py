@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 
 from vitrail.tokens import by
-from vitrail.training.fit import smaller
 from vitrail.training.task import Task
+from vitrail.training.throughput import smaller
 
 FEWEST = 2.0  # epochs that a run should have, be it of smaller pictures
 SMALLEST = 0.5  # of the model's own side

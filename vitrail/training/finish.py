@@ -18,30 +18,29 @@ from vitrail import catalogue
 from vitrail.data.decode import Pixels
 from vitrail.data.loader import num_cores
 from vitrail.data.reader import Reader
-from vitrail.data.table import Source, Table
+from vitrail.data.table import Table
 from vitrail.data.transform import Preprocess
 from vitrail.errors import DataError
-from vitrail.metric.account import Account
-from vitrail.report.run import write_report
+from vitrail.metric.summary import Summary
 from vitrail.run import directory
-from vitrail.run.artefact import end, write_artefact
+from vitrail.run.artefact import mark_finished, write_artefact
 from vitrail.run.calibrate import calibrate
 from vitrail.run.golden import NUM_GOLDEN
-from vitrail.run.judged import PREDICTIONS, account_of, judged_rows, write_accounts, write_judged
-from vitrail.training.judge import Outputs
+from vitrail.run.predictions import PREDICTIONS, prediction_rows, summary_of, write_predictions, write_summaries
+from vitrail.training.evaluation import Outputs
 from vitrail.training.task import Outcome, Task
 
 SHOWN = 3  # pictures that are named
 
 
-def end_run(task: Task, recipe: str, outcome: Outcome, source: Source | None) -> dict[str, Any]:
-    """Write all that a run leaves behind, and tell its result; without a `source` to take pictures from, no report."""
+def finish_run(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
+    """Test and calibrate the model, write everything that belongs to the run, and return its result."""
     model, sets = outcome.model, task.sets
     test = None if sets.test is None else task.outputs(model, sets.test, "Testing")
-    calibration = calibrate(outcome.val.logits, outcome.val.labels, several=sets.several)
+    calibration = calibrate(outcome.val.logits, outcome.val.labels, multi_label=sets.multi_label)
     judged = {split: outputs for split, outputs in (("val", outcome.val), ("test", test)) if outputs is not None}
-    accounts = {
-        split: account_of(outputs.logits, outputs.labels, sets.classes, calibration)
+    summaries = {
+        split: summary_of(outputs.logits, outputs.labels, sets.classes, calibration)
         for split, outputs in judged.items()
         if _sound(outputs)
     }
@@ -49,16 +48,16 @@ def end_run(task: Task, recipe: str, outcome: Outcome, source: Source | None) ->
         "recipe": recipe,
         "steps": outcome.steps,
         "seconds": round(task.earlier + time.monotonic() - task.started, 2),
-        **{split: _score(accounts.get(split), judged.get(split)) for split in ("val", "test")},
+        **{split: _score(summaries.get(split), judged.get(split)) for split in ("val", "test")},
         "story": list(outcome.story),
     }
     if sets.val is sets.train:
         result["val"]["cross_validated"] = True
-    skipped = {name: detail for part in task.world.gather(task.skipped) for name, detail in part.items()}
+    skipped = {name: detail for part in task.world.all_gather(task.skipped) for name, detail in part.items()}
     if skipped:
         outcome = outcome._replace(story=(*outcome.story, _left_out(sorted(skipped))))
         result["story"] = list(outcome.story)
-    if task.world.leads:
+    if task.world.is_rank_zero:
         task.config["model"] = {
             "name": model.name,
             "family": catalogue.family_of(model.spec).__name__.rpartition(".")[2],
@@ -73,20 +72,17 @@ def end_run(task: Task, recipe: str, outcome: Outcome, source: Source | None) ->
             classes=sets.classes,
             golden=_golden(task, model.preprocess),
             calibration=calibration,
-            card={"facts": facts, "result": result, "accounts": accounts},
+            card={"facts": facts, "result": result, "accounts": summaries},
         )
         rows = [
             row
             for split, outputs in judged.items()
-            for row in judged_rows(split, outputs.names, outputs.logits, outputs.labels, sets.classes, calibration)
+            for row in prediction_rows(split, outputs.names, outputs.logits, outputs.labels, sets.classes, calibration)
         ]
-        write_judged(task.run / PREDICTIONS, rows)
-        write_accounts(task.run, {"facts": facts, "result": result}, accounts)
-        end(task.run, result)  # before the report, which can be made again and must not withhold the model
-        if source is not None:
-            task.view.say("Writing the report.")
-            model.labels, model.calibration = tuple(sets.classes), calibration
-            write_report(task.run, source, model=model.eval())
+        write_predictions(task.run / PREDICTIONS, rows)
+        write_summaries(task.run, {"facts": facts, "result": result}, summaries)
+        mark_finished(task.run, result)
+    model.labels, model.calibration = tuple(sets.classes), calibration
     return {**result, "story": outcome.story}
 
 
@@ -112,7 +108,7 @@ def _sound(outputs: Outputs) -> bool:
     return len(outputs.logits) > 0 and bool(outputs.logits.isfinite().all())
 
 
-def _score(account: Account | None, outputs: Outputs | None) -> dict[str, Any] | None:
+def _score(account: Summary | None, outputs: Outputs | None) -> dict[str, Any] | None:
     """What the result says of a split."""
     if outputs is None:
         return None
@@ -133,7 +129,7 @@ def _facts(task: Task, outcome: Outcome, skipped: dict[str, str]) -> dict[str, A
         "model": model.name,
         "params": sum(parameter.numel() for parameter in model.parameters()),
         "classes": len(sets.classes),
-        "several": sets.several,
+        "multi_label": sets.multi_label,
         "num_train": len(sets.train) - absent,
         "skipped": skipped,
         "own_validation": sets.val is sets.train,

@@ -18,7 +18,7 @@ SHOWN = 5  # classes that are named
 
 def class_numbers(network: Any, source: Source, told: str) -> dict[str, int]:
     """The number by which a model knows each class of the data; `told` is what the user calls the model."""
-    if isinstance(source, Table) and source.starts is not None and not calibration_of(network).several:
+    if isinstance(source, Table) and source.starts is not None and not calibration_of(network).multi_label:
         raise DataError(
             "this model gives one label a picture.",
             got="several labels a picture.",
@@ -44,7 +44,7 @@ def class_numbers(network: Any, source: Source, told: str) -> dict[str, int]:
 def truth_of(network: Any, numbers: dict[str, int], source: Source, labels: Tensor) -> Tensor:
     """The labels of the data as the model counts them; of a model of several, a yes or no for each."""
     places = torch.tensor([numbers.get(name, -1) for name in source.classes])
-    if not calibration_of(network).several:
+    if not calibration_of(network).multi_label:
         return places[labels]
     truth = torch.zeros(len(labels), len(labels_of(network)))
     if labels.ndim == 1:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.contract.small_pictures import write_folder, write_shards
+from tests.contract.small_images import write_folder, write_shards
 from vitrail.data.augment import Augment
 from vitrail.data.cache import PixelCache
 from vitrail.data.loader import Batch, Loader

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from vitrail.data.check import check_source, look_at
+from vitrail.data.check import check_source, scan_source
 from vitrail.data.held_out import hold_out
-from vitrail.data.probe import Probe
+from vitrail.data.scan import Scan
 from vitrail.data.table import SPLITS, Finding, Source, Stream, Table
 from vitrail.errors import DataError
 from vitrail.run.artefact import is_run
@@ -25,17 +25,17 @@ from vitrail.training.view import View
 from vitrail.training.world import World
 
 LEAST = 2  # pictures of a class
-LOOKING = 0.2  # of the run's minutes may be spent on looking at the pictures beforehand
+SCAN_SHARE = 0.2  # of the run's minutes may be spent on looking at the pictures beforehand
 
 
-class Sets(NamedTuple):
+class Splits(NamedTuple):
     """The sets, their classes, and how the validation set came about."""
 
     train: Source
     val: Source
     test: Source | None
     classes: tuple[str, ...]
-    several: bool
+    multi_label: bool
     """Whether a picture may have several labels."""
     story: str
     whole: Source | None = None
@@ -50,7 +50,7 @@ class Sets(NamedTuple):
         return torch.from_numpy(np.bincount(self.train.labels, minlength=len(self.classes)))
 
 
-def make_sets(
+def make_splits(
     source: Source,
     settings: Common,
     view: View,
@@ -59,7 +59,7 @@ def make_sets(
     hold: bool = True,
     check: bool = False,
     chosen: dict[str, Any] | None = None,
-) -> Sets:
+) -> Splits:
     """The splits that the data has; where there is none for validation, one is held out of the training pictures.
 
     With `check` the data is checked first, and the story tells what was found. `chosen` remembers across interruptions
@@ -70,22 +70,24 @@ def make_sets(
         raise DataError("there is nothing to learn from.", got=f"the splits {', '.join(names)}.", hint="a split train.")
     train = source.split("train") if names else source
     test = source.split("test") if "test" in names else None
-    several = isinstance(source, Table) and source.starts is not None
-    check_classes(train, several=several)
+    multi_label = isinstance(source, Table) and source.starts is not None
+    check_classes(train, multi_label=multi_label)
     if isinstance(train, Stream) and "val" not in names:
         raise DataError(
             "shards need a validation split.", got=f"{train.origin} without one.", hint="shards in a folder val."
         )
-    look = Look(source, settings, view, {} if chosen is None else chosen)
-    found, findings = world.lead(look.check) if check else ("", None)
+    look = Scanner(source, settings, view, {} if chosen is None else chosen)
+    found, findings = world.on_rank_zero(look.check) if check else ("", None)
     if "val" in names:
         story = f"{found}The validation split is the data's own."
-        return Sets(train, source.split("val"), test, source.classes, several, story, findings=findings)
+        return Splits(train, source.split("val"), test, source.classes, multi_label, story, findings=findings)
     if not hold:
         story = f"{found}Validated by cross-validation on the training pictures."
-        return Sets(train, train, test, source.classes, several, story, findings=findings)
+        return Splits(train, train, test, source.classes, multi_label, story, findings=findings)
     assert isinstance(train, Table)
-    held = world.lead(lambda: hold_out(train, share=settings.val_share, seed=settings.seed, seen=look.at_training()))
+    held = world.on_rank_zero(
+        lambda: hold_out(train, share=settings.val_share, seed=settings.seed, seen=look.at_training())
+    )
     if not len(held.held):
         raise DataError("there are too few pictures to hold any out.", got=f"{len(train)}.", hint="more pictures.")
     kinds = f", {held.num_groups:,} groups of duplicates kept together" if held.num_groups else ""
@@ -94,16 +96,16 @@ def make_sets(
         f"of each class{kinds}."
     )
     kept, out = train.only(held.kept), train.only(held.held)
-    return Sets(kept, out, test, source.classes, several, story, train, findings)
+    return Splits(kept, out, test, source.classes, multi_label, story, train, findings)
 
 
-class Look:
+class Scanner:
     """A look at every picture, once, if the run's minutes leave time for it."""
 
     def __init__(self, source: Source, settings: Common, view: View, chosen: dict[str, Any]) -> None:
         self.source, self.view, self.chosen = source, view, chosen
-        self.seconds = None if settings.minutes is None else LOOKING * 60 * settings.minutes
-        self.seen: list[Probe] | None = None
+        self.seconds = None if settings.minutes is None else SCAN_SHARE * 60 * settings.minutes
+        self.seen: list[Scan] | None = None
 
     def check(self) -> tuple[str, tuple[Finding, ...] | None]:
         """What is wrong with the data, in a sentence and in full."""
@@ -118,7 +120,7 @@ class Look:
         self.view.say(f"{told} To see them: vitrail check {self.source.origin}")
         return f"{told} ", findings
 
-    def at_training(self) -> list[Probe] | None:
+    def at_training(self) -> list[Scan] | None:
         """The look at each training picture, numbered as they are among themselves."""
         assert isinstance(self.source, Table)
         rows = np.arange(len(self.source))
@@ -128,23 +130,23 @@ class Look:
             return self._look(self.source.only(rows), "Looking for duplicates")
         return [replace(self.seen[row], index=number) for number, row in enumerate(rows)]
 
-    def _look(self, source: Source, label: str) -> list[Probe] | None:
+    def _look(self, source: Source, label: str) -> list[Scan] | None:
         if not self.chosen.get("looked", True):
             return None
         seconds = None if "looked" in self.chosen else self.seconds
-        seen = look_at(source, seconds=seconds, progress=lambda done, total: self.view.progress(label, done, total))
+        seen = scan_source(source, seconds=seconds, progress=lambda done, total: self.view.progress(label, done, total))
         self.chosen["looked"] = seen is not None
         if seen is None:
             self.view.say(
-                f"Looking at all {len(source):,} pictures would take more than {LOOKING:.0%} of the time, so "
+                f"Looking at all {len(source):,} pictures would take more than {SCAN_SHARE:.0%} of the time, so "
                 "duplicates are not looked for: vitrail check does that."
             )
         return seen
 
 
-def check_classes(train: Source, *, several: bool) -> None:
+def check_classes(train: Source, *, multi_label: bool) -> None:
     """Refuse what cannot be learned: one class only, or a class of one picture."""
-    if len(train.classes) < 2 and not several:
+    if len(train.classes) < 2 and not multi_label:
         raise DataError(
             "there is one class only, so nothing to tell apart.",
             got=f"{train.classes[0]!r}." if train.classes else "none.",

@@ -12,7 +12,7 @@ from vitrail.errors import InspectionError
 from vitrail.inspection.sample import Sample
 
 
-class Drawn(NamedTuple):
+class Drawing(NamedTuple):
     """A figure of matplotlib, and a table."""
 
     figure: Any

@@ -15,7 +15,7 @@ from torch import Tensor
 from vitrail import plug
 from vitrail.engine.exported import RUNTIMES, Exported, as_input, open_exported
 from vitrail.errors import ExportError, brief
-from vitrail.exports.pictures import Pictures, Progress
+from vitrail.exports.images import Pictures, Progress
 from vitrail.exports.proof import Faith, faith_of, logits_of
 from vitrail.exports.sensitivity import worst_layers
 from vitrail.exports.traced import Traced

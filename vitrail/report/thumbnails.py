@@ -9,17 +9,17 @@ from collections.abc import Iterable
 from PIL import Image
 
 from vitrail.data.decode import Pixels, as_pixels, decode_image, glimpse
-from vitrail.data.table import Content, Picture, Source, Table
+from vitrail.data.table import Content, Item, Source, Table
 from vitrail.errors import VitrailError
 from vitrail.inspection.overlay import fitted
 
 
-class Album:
+class Thumbnails:
     """The pictures of a source by name."""
 
     def __init__(self, source: Source, names: Iterable[str]) -> None:
         """Those of `names` alone; of shards, which are read from front to back, they are kept."""
-        self.contents: dict[str, Content | Picture] = {}
+        self.contents: dict[str, Content | Item] = {}
         wanted = set(names)
         if isinstance(source, Table):
             self.contents = {name: source[row] for row, name in enumerate(source.names) if name in wanted}
@@ -34,14 +34,14 @@ class Album:
     def content(self, name: str) -> Content:
         """What is stored of a picture; nothing, if it is not there any more."""
         found = self.contents.get(name, b"")
-        return _content(found) if isinstance(found, Picture) else found
+        return _content(found) if isinstance(found, Item) else found
 
     def thumbnail(self, name: str, side: int) -> str:
         """A small picture as a data address; empty if it cannot be shown."""
         return thumbnail(self.content(name), side)
 
 
-def _content(picture: Picture) -> Content:
+def _content(picture: Item) -> Content:
     try:
         return picture.content()
     except (VitrailError, OSError):

@@ -51,7 +51,7 @@ class Score(NamedTuple):
         return self.loss < other.loss
 
 
-def outputs_of(
+def infer(
     model: nn.Module, loader: Loader, world: World, *, bfloat16: bool = False, progress: Progress | None = None
 ) -> Outputs:
     """The model's outputs for all pictures of a loader, the same on every process."""
@@ -72,8 +72,8 @@ def outputs_of(
             if progress is not None:
                 progress(min(num_seen * world.size, len(loader.source)), len(loader.source))
     model.train(was_training)
-    parts = world.gather((rows, labels, indices))
-    called = [name for part in world.gather(names) for name in part]
+    parts = world.all_gather((rows, labels, indices))
+    called = [name for part in world.all_gather(names) for name in part]
     logits, targets, places = (
         torch.cat([tensor for part in parts for tensor in part[column]])
         if any(part[column] for part in parts)
@@ -84,31 +84,33 @@ def outputs_of(
     return Outputs(logits[order], targets[order], places[order], tuple(called[place] for place in order.tolist()))
 
 
-def score_of(outputs: Outputs, *, several: bool) -> Score:
+def score_of(outputs: Outputs, *, multi_label: bool) -> Score:
     """The score of outputs: top-1 accuracy, or mean average precision where pictures have several labels."""
     num = len(outputs.logits)
     if not num:
         return Score(0.0, float("nan"), 0)
-    loss = Classify(several=several).losses(outputs.logits, outputs.labels).double().mean().item()
+    loss = Classify(multi_label=multi_label).losses(outputs.logits, outputs.labels).double().mean().item()
     if not bool(outputs.logits.isfinite().all()):
         return Score(0.0, float("nan"), num)
-    if several:
+    if multi_label:
         return Score(mean_average_precision(outputs.logits.numpy(), outputs.labels.bool().numpy()), loss, num)
     hits = outputs.logits.argmax(dim=1) == outputs.labels
     return Score(hits.double().mean().item(), loss, num)
 
 
 def calibrated_losses(
-    logits: Float[Tensor, "n K"], labels: Int64[Tensor, " n"] | Float[Tensor, "n K"], *, several: bool
+    logits: Float[Tensor, "n K"], labels: Int64[Tensor, " n"] | Float[Tensor, "n K"], *, multi_label: bool
 ) -> Float[Tensor, " n"]:
     """The loss of each picture at the temperature that suits best: being less sure of itself is no fault here."""
-    objective = Classify(several=several)
+    objective = Classify(multi_label=multi_label)
     at_each = [objective.losses(logits / heat, labels).double() for heat in TEMPERATURES]
     return min(at_each, key=lambda losses: losses.mean().item())
 
 
-def paired_gain(before: Outputs, after: Outputs, *, several: bool) -> tuple[float, float]:
+def paired_gain(before: Outputs, after: Outputs, *, multi_label: bool) -> tuple[float, float]:
     """How much lower the calibrated loss is on average over the same pictures, and the standard error of that."""
     assert torch.equal(before.indices, after.indices)
-    gains = torch.sub(*(calibrated_losses(each.logits, each.labels, several=several) for each in (before, after)))
+    gains = torch.sub(
+        *(calibrated_losses(each.logits, each.labels, multi_label=multi_label) for each in (before, after))
+    )
     return gains.mean().item(), gains.std().item() / max(1, len(gains)) ** 0.5

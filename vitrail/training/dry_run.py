@@ -12,8 +12,8 @@ import torch
 from vitrail.data.table import Source, Stream
 from vitrail.errors import TrainError
 from vitrail.training import optim
-from vitrail.training.sets import Sets
 from vitrail.training.settings import Common, Settings
+from vitrail.training.splits import Splits
 from vitrail.training.task import Task
 
 A = TypeVar("A", bound=Common)
@@ -38,7 +38,7 @@ def one_step(settings: A) -> A:
     return settings.with_length(steps=1) if isinstance(settings, Settings) else settings
 
 
-def few_of(sets: Sets) -> Sets:
+def few_of(sets: Splits) -> Splits:
     """A few pictures of each class of each set."""
     train = _few(sets.train)
     val = train if sets.val is sets.train else _few(sets.val)
@@ -54,7 +54,7 @@ def _few(source: Source) -> Source:
     return source.only(np.sort(np.concatenate(rows))[:MOST])
 
 
-def forecast(task: Task, settings: Common, sets: Sets) -> tuple[str, ...]:
+def forecast(task: Task, settings: Common, sets: Splits) -> tuple[str, ...]:
     """What the whole run will take, from what one step took."""
     plan = task.config.get("chosen", {}).get("fit")
     if plan is None or not isinstance(settings, Settings):

@@ -13,8 +13,8 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
+from vitrail.data.class_folders import is_image_name
 from vitrail.data.decode import JPEG_START, MAX_BYTES, read_file, too_large
-from vitrail.data.layout import is_picture
 from vitrail.data.source import zipped
 from vitrail.data.table import NO_SPLIT, Table
 from vitrail.errors import DataError, brief
@@ -30,7 +30,7 @@ class Found(NamedTuple):
     content: Callable[[], bytes]
 
 
-def find_pictures(words: Iterable[str], *, pipe: BinaryIO | None = None) -> Iterator[Found]:
+def find_images(words: Iterable[str], *, pipe: BinaryIO | None = None) -> Iterator[Found]:
     """The pictures that words lead to, in a fixed order and never all at once.
 
     A file that was named is tried whatever its name is; of a folder or a zip those that are called like pictures. What
@@ -83,7 +83,7 @@ def _of_folder(root: Path) -> Iterator[Found]:
     for folder, inner, names in os.walk(root):
         inner[:] = sorted(name for name in inner if not name.startswith("."))
         for name in sorted(names):
-            if is_picture(name) and not name.startswith("."):
+            if is_image_name(name) and not name.startswith("."):
                 num += 1
                 yield _of_file(str(Path(folder) / name))
     if not num:

@@ -17,8 +17,8 @@ from vitrail.data.loader import Loader
 from vitrail.data.table import Source, Table
 from vitrail.data.transform import RawPixels
 from vitrail.errors import DataError, ExportError
-from vitrail.run.classes import class_numbers, truth_of
 from vitrail.run.golden import NUM_GOLDEN, read_golden
+from vitrail.run.label_mapping import class_numbers, truth_of
 
 Progress = Callable[[int, int], None]
 CALIBRATION = 200

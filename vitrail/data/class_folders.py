@@ -26,7 +26,7 @@ class Place(NamedTuple):
     name: str
 
 
-def is_picture(name: str) -> bool:
+def is_image_name(name: str) -> bool:
     """Whether a file is called like a picture; whether it is one, its content tells."""
     return PurePosixPath(name).suffix.lower() in SUFFIXES
 
@@ -39,7 +39,7 @@ def is_companion(name: str) -> bool:
 def has_class_folders(root: Path) -> bool:
     """Whether pictures lie in folders below the root, or in its splits: archives beside them are then not the data."""
     found = (path for depth in ("*/*", "*/*/*") for path in islice(root.glob(depth), LOOKED_AT))
-    return any(is_picture(path.name) for path in found)
+    return any(is_image_name(path.name) for path in found)
 
 
 def arrange(names: Sequence[str], origin: str, aside: Sequence[Finding] = ()) -> tuple[list[Place], list[Finding]]:

@@ -23,18 +23,18 @@ from torch import Tensor
 
 from vitrail.errors import RunError, brief
 from vitrail.files import replacing, write_text
-from vitrail.metric.account import Account, account
 from vitrail.metric.paired import Paired, compare_hits
+from vitrail.metric.summary import Summary, summarise
 from vitrail.run.calibrate import Calibration
 
 PREDICTIONS = "predictions.csv"
-ACCOUNT = "account.json"
+SUMMARY = "account.json"
 BETWEEN = " | "  # several labels of a picture
 SUSPICIOUS = 20.0  # times likelier than the label that was given
 NEVER = 1e-9  # the least probability that is reckoned with
 
 
-class Judged(NamedTuple):
+class PredictionRow(NamedTuple):
     """One picture: what it is said to be, and what the model says."""
 
     split: str
@@ -53,32 +53,32 @@ class Judged(NamedTuple):
         return max(self.confidence, NEVER) / max(self.given, NEVER)
 
 
-def account_of(
+def summary_of(
     logits: Float[Tensor, "n K"],
     truth: Int64[Tensor, " n"] | Float[Tensor, "n K"],
     labels: Sequence[str],
     calibration: Calibration,
-) -> Account:
+) -> Summary:
     """Judge outputs, calibrated and as they are."""
-    plain = Calibration(several=calibration.several)
+    plain = Calibration(multi_label=calibration.multi_label)
     odds, uncalibrated = (each.probabilities(logits).double().numpy() for each in (calibration, plain))
-    known = truth.bool().numpy() if calibration.several else truth.numpy()
-    return account(odds, known, labels, uncalibrated=uncalibrated, thresholds=calibration.thresholds)
+    known = truth.bool().numpy() if calibration.multi_label else truth.numpy()
+    return summarise(odds, known, labels, uncalibrated=uncalibrated, thresholds=calibration.thresholds)
 
 
-def judged_rows(
+def prediction_rows(
     split: str,
     names: Sequence[str],
     logits: Float[Tensor, "n K"],
     truth: Int64[Tensor, " n"] | Float[Tensor, "n K"],
     labels: Sequence[str],
     calibration: Calibration,
-) -> list[Judged]:
+) -> list[PredictionRow]:
     """A row for each picture; of several labels, `right` asks whether exactly the picture's own are given."""
     odds, unknown = calibration.probabilities(logits), calibration.unknown(logits).tolist()
-    told = _told_several if calibration.several else _told_one
+    told = _told_several if calibration.multi_label else _told_one
     return [
-        Judged(split, name, *told(odds[number], truth[number], labels, calibration), unknown[number])
+        PredictionRow(split, name, *told(odds[number], truth[number], labels, calibration), unknown[number])
         for number, name in enumerate(names)
     ]
 
@@ -101,7 +101,7 @@ def _told_several(
     return words[0], words[1], least if right else 1 - least, least, right
 
 
-def suspects(rows: Iterable[Judged]) -> list[Judged]:
+def suspects(rows: Iterable[PredictionRow]) -> list[PredictionRow]:
     """The pictures whose label is probably wrong, the clearest first: another is far likelier, and likelier than not.
 
     By the ratio and not the difference of the two probabilities: a model that takes one breed for another still leaves
@@ -111,7 +111,7 @@ def suspects(rows: Iterable[Judged]) -> list[Judged]:
     return sorted(doubtful, key=lambda row: (-row.ratio, row.path))
 
 
-def compare_rows(first: Sequence[Judged], second: Sequence[Judged]) -> Paired | None:
+def compare_rows(first: Sequence[PredictionRow], second: Sequence[PredictionRow]) -> Paired | None:
     """How much more often the second is right on the pictures that both were judged on; None if there are none.
 
     The same picture has the same split, path and label; one that is listed twice is paired in the order of the lists.
@@ -124,7 +124,7 @@ def compare_rows(first: Sequence[Judged], second: Sequence[Judged]) -> Paired | 
     return compare_hits(before, after)
 
 
-def _by_name(rows: Sequence[Judged]) -> dict[tuple[str, str, str, int], bool]:
+def _by_name(rows: Sequence[PredictionRow]) -> dict[tuple[str, str, str, int], bool]:
     seen: Counter[tuple[str, str, str]] = Counter()
     found = {}
     for row in rows:
@@ -134,19 +134,19 @@ def _by_name(rows: Sequence[Judged]) -> dict[tuple[str, str, str, int], bool]:
     return found
 
 
-def write_judged(path: Path, rows: Iterable[Judged]) -> None:
+def write_predictions(path: Path, rows: Iterable[PredictionRow]) -> None:
     """Keep the table; whole, or not at all."""
     text = io.StringIO()
     # All in quotes: a carriage return in a name would else end a line for those who read it.
     table = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
-    table.writerow(Judged._fields)
+    table.writerow(PredictionRow._fields)
     for row in rows:
         table.writerow([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row])
     with replacing(path, RunError) as part:
         part.write_bytes(text.getvalue().encode("utf-8", "surrogateescape"))  # names need not be UTF-8
 
 
-def read_judged(path: Path) -> list[Judged]:
+def read_predictions(path: Path) -> list[PredictionRow]:
     """The table of a run."""
     try:
         with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
@@ -159,16 +159,16 @@ def read_judged(path: Path) -> list[Judged]:
         raise RunError(f"{path} cannot be read.", got=brief(error), hint="training anew, with another --run.") from None
 
 
-def _row(cells: dict[str, str]) -> Judged:
-    split, path, label, predicted, *numbers = (cells[name] for name in Judged._fields)
+def _row(cells: dict[str, str]) -> PredictionRow:
+    split, path, label, predicted, *numbers = (cells[name] for name in PredictionRow._fields)
     sure, given = (float(word) for word in numbers[:2])
     right, unknown = ({"True": True, "False": False}[word] for word in numbers[2:])
     if not (math.isfinite(sure) and math.isfinite(given)):
         raise ValueError("a probability that is not finite")
-    return Judged(split, path, label, predicted, sure, given, right, unknown)
+    return PredictionRow(split, path, label, predicted, sure, given, right, unknown)
 
 
-def write_accounts(path: Path, facts: dict[str, Any], accounts: dict[str, Account]) -> None:
+def write_summaries(path: Path, facts: dict[str, Any], summaries: dict[str, Summary]) -> None:
     """Keep the accounts of all splits beside other facts that the report tells."""
-    document = {**facts, **{split: asdict(each) for split, each in accounts.items()}}
-    write_text(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n", path / ACCOUNT, RunError)
+    document = {**facts, **{split: asdict(each) for split, each in summaries.items()}}
+    write_text(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n", path / SUMMARY, RunError)

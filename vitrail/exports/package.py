@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from vitrail.errors import ExportError, brief
-from vitrail.exports.making import Made
-from vitrail.exports.pictures import Pictures
+from vitrail.exports.build import Made
+from vitrail.exports.images import Pictures
 from vitrail.files import sync_file, sync_folder, umask
 from vitrail.run.golden import GOLDEN, NUM_GOLDEN, write_golden
 
