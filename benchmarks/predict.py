@@ -26,7 +26,7 @@ import torch
 from vitrail.benchmark.compare import hardware, take_turns
 from vitrail.data.decode import Pixels
 from vitrail.data.image_files import Found, find_images
-from vitrail.data.loader import num_cores
+from vitrail.machine import num_cores
 from vitrail.run.open import open_model
 from vitrail.verbs.predict import BATCH, predict
 

@@ -117,7 +117,7 @@ def test_torch_compile_is_tried_in_long_runs_alone(
     told: dict[str, Any] = {"recipe": "scratch", "model": "vit_mu_patch4_gap_16", "settings": (*FAST, "steps=2")}
     heard = Heard()
     train(pictures, **told, run=tmp_path / "short", view=heard)
-    monkeypatch.setattr("vitrail.training.task.LONG", 0.0)
+    monkeypatch.setattr("vitrail.training.plan.LONG", 0.0)
     asked = []
     monkeypatch.setattr(throughput, "compiling_pays", lambda *words, **more: asked.append(len(words[2])) or False)
     train(pictures, **told, run=tmp_path / "long", view=heard)

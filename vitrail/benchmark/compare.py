@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitrail.data.loader import num_cores
+from vitrail.machine import num_cores
 
 PACKAGES = ("vitrail", "torch", "numpy", "pillow", "simplejpeg", "lmdb", "timm", "torchvision")
 Contender = Callable[[], float]

@@ -12,9 +12,9 @@ import numpy as np
 
 from vitrail.data.class_audit import class_findings
 from vitrail.data.duplicates import near_pairs
-from vitrail.data.loader import num_cores
 from vitrail.data.scan import Scan, scan_item
 from vitrail.data.table import SPLITS, Finding, Item, Source, Stream
+from vitrail.machine import num_cores
 
 KINDS = {
     "empty": "a file without content",

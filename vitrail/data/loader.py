@@ -6,7 +6,6 @@ nothing to start or to clean up.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,15 +26,11 @@ from vitrail.data.rng import epoch_order, make_rng
 from vitrail.data.table import Finding, Item, Source, Stream
 from vitrail.data.transform import Preprocess
 from vitrail.errors import DataError
+from vitrail.machine import num_cores
 
 Policy = Literal["error", "skip"]
 AHEAD = 2  # batches that are prepared while one is used
 SHUFFLED = 1000  # pictures of a stream among which the next one is drawn
-
-
-def num_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 SKIP = "Or to leave out what cannot be read: on_error=skip for train, --on-error skip for evaluate."

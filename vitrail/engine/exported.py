@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrail import plug
-from vitrail.data.loader import num_cores
 from vitrail.data.transform import RawPixels
 from vitrail.errors import ExportError, brief
+from vitrail.machine import num_cores
 
 RUNTIMES = "vitrail.engine.runtime"
 KEY = "vitrail"  # under which a file's metadata keep what Vitrail knows of it

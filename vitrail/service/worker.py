@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from vitrail.data.decode import Pixels
-from vitrail.data.loader import num_cores
 from vitrail.errors import VitrailError
+from vitrail.machine import num_cores
 from vitrail.run.identity import facts_of
 from vitrail.run.open import open_verified
 from vitrail.run.predictor import Predictor, require_classifier

@@ -70,7 +70,7 @@ def forecast(task: Task, settings: Common, sets: Splits) -> tuple[str, ...]:
     parts = f", each batch in {plan['accumulate']} parts" if plan["accumulate"] > 1 else ""
     return (
         f"Learning from {num:,} pictures of {len(sets.classes)} classes, choosing by {len(sets.val):,}.",
-        f"{plan['told'][:-1]}; about {plan['gigabytes']:.2f} GiB of memory{parts}.",
+        f"{plan['summary'][:-1]}; about {plan['gigabytes']:.2f} GiB of memory{parts}.",
         f"{length}.",
     )
 

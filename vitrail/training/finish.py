@@ -16,11 +16,11 @@ from torch import Tensor
 
 from vitrail import catalogue
 from vitrail.data.decode import Pixels
-from vitrail.data.loader import num_cores
 from vitrail.data.reader import Reader
 from vitrail.data.table import Table
 from vitrail.data.transform import Preprocess
 from vitrail.errors import DataError
+from vitrail.machine import num_cores
 from vitrail.metric.summary import Summary
 from vitrail.run import directory
 from vitrail.run.artefact import mark_finished, write_artefact
@@ -72,7 +72,7 @@ def finish_run(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
             classes=sets.classes,
             golden=_golden(task, model.preprocess),
             calibration=calibration,
-            card={"facts": facts, "result": result, "accounts": summaries},
+            card={"facts": facts, "result": result, "summaries": summaries},
         )
         rows = [
             row

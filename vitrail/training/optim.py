@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Literal, overload
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitrail.machine import PAYS, bfloat16_is_faster, fastest
 from vitrail.training import shard
 
 Kind = Literal["adamw", "sgd", "muon"]
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 NUM_ITERATIONS = 5
+BATCH_ELEMENTS = 2**22  # of matrices that are orthogonalised at once
 MOMENTUM = {"sgd": 0.9, "muon": 0.95}
 BETAS = (0.9, 0.99)
 ADAM_SHARE = 0.15
@@ -27,10 +31,17 @@ NUMBERED = re.compile(r"^(?:.*\.)?(?:blocks|stages)\.\d+\.(?:blocks\.\d+\.)?")
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum, then the nearest orthogonal matrix to it as the step; for matrices and convolutions."""
+    """Momentum, then the nearest orthogonal matrix to it as the step; for matrices and convolutions.
 
-    def __init__(self, params: Iterable[Any], *, lr: float, weight_decay: float = 0.0) -> None:
+    Matrices of one shape are orthogonalised together: a small model would otherwise spend its time on calls. `dtype` is
+    the number format of that iteration, whichever is faster on this machine (`faster_dtype`).
+    """
+
+    def __init__(
+        self, params: Iterable[Any], *, lr: float, weight_decay: float = 0.0, dtype: torch.dtype = torch.float32
+    ) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
+        self.dtype = dtype
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -41,34 +52,68 @@ class Muon(torch.optim.Optimizer):
         """One step for every parameter that has a gradient."""
         assert closure is None, "the loop computes the gradient itself"
         for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state = self.state[parameter]
-                if not state:
-                    state["momentum_buffer"] = torch.zeros_like(parameter)
-                momentum = state["momentum_buffer"].mul_(MOMENTUM["muon"]).add_(parameter.grad)
-                nesterov = parameter.grad.add(momentum, alpha=MOMENTUM["muon"])
-                matrix = shard.whole(nesterov).flatten(1)
-                # A tall matrix has more to give: its step is as large in each output as a square one's.
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if not parameters:
+                continue
+            gradients = [parameter.grad for parameter in parameters]
+            for parameter in parameters:
+                if not self.state[parameter]:
+                    self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+            momenta = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
+            torch._foreach_mul_(momenta, MOMENTUM["muon"])
+            torch._foreach_add_(momenta, gradients)
+            nesterov = torch._foreach_add(gradients, momenta, alpha=MOMENTUM["muon"])
+            torch._foreach_mul_(parameters, 1.0 - group["lr"] * group["weight_decay"])
+            matrices = [shard.whole(each).flatten(1) for each in nesterov]
+            for parameter, matrix in zip(parameters, orthogonalise(matrices, self.dtype), strict=True):
+                # A tall matrix has more outputs: its step is as large in each of them as a square one's.
                 scale = max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5
-                parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
-                step = orthogonal(matrix).view(parameter.shape)
-                parameter.add_(shard.like(step, parameter), alpha=-group["lr"] * scale)
+                step = shard.like(matrix.view(parameter.shape), parameter)
+                parameter.add_(step, alpha=-group["lr"] * scale)
         return None
 
 
-def orthogonal(matrix: Tensor) -> Tensor:
-    """Nearly the closest matrix with orthonormal rows or columns, by five Newton-Schulz iterations in bfloat16."""
+def orthogonalise(matrices: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """Each matrix's nearest one with orthonormal rows or columns, approximately; those of one shape in one batch."""
+    batches: dict[tuple[int, int], list[int]] = {}
+    for place, matrix in enumerate(matrices):
+        rows, columns = sorted(matrix.shape)
+        batches.setdefault((rows, columns), []).append(place)
+    results: list[Tensor] = list(matrices)
+    for (rows, columns), members in batches.items():
+        at_once = max(1, BATCH_ELEMENTS // (rows * columns))
+        for start in range(0, len(members), at_once):
+            places = members[start : start + at_once]
+            tall = [matrices[place].shape[0] > rows for place in places]
+            wide = [
+                matrices[place].T if turned else matrices[place] for place, turned in zip(places, tall, strict=True)
+            ]
+            for place, turned, result in zip(places, tall, newton_schulz(torch.stack(wide), dtype), strict=True):
+                results[place] = result.T if turned else result
+    return results
+
+
+def newton_schulz(wide: Float[Tensor, "n rows columns"], dtype: torch.dtype) -> Float[Tensor, "n rows columns"]:
+    """Five iterations that bring all singular values near one, for a batch of matrices that are not taller than wide."""
     a, b, c = NEWTON_SCHULZ
-    x = matrix.bfloat16()
-    x = x / (x.norm() + 1e-7)
-    tall = x.shape[0] > x.shape[1]
-    x = x.T if tall else x
+    x = wide.to(dtype)
+    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(NUM_ITERATIONS):
-        gram = x @ x.T
-        x = a * x + (b * gram + c * gram @ gram) @ x
-    return (x.T if tall else x).to(matrix.dtype)
+        gram = x @ x.mT
+        polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, polynomial, x, beta=a)
+    return x.to(wide.dtype)
+
+
+def faster_dtype(matrices: Sequence[Tensor]) -> torch.dtype:
+    """The number format in which these matrices are orthogonalised faster here; float32 unless another is clearly so."""
+    device = matrices[0].device
+    if not bfloat16_is_faster(device):
+        return torch.float32
+    plain, short = (
+        fastest(partial(orthogonalise, matrices, dtype), device) for dtype in (torch.float32, torch.bfloat16)
+    )
+    return torch.bfloat16 if plain > PAYS * short else torch.float32
 
 
 def layer_of(names: Sequence[str]) -> dict[str, int]:
@@ -90,8 +135,28 @@ def is_matrix(name: str, parameter: Tensor) -> bool:
     return parameter.ndim >= 2 and name.endswith("weight")
 
 
+def matrices_of(model: nn.Module) -> list[Tensor]:
+    """The matrices that Muon would move."""
+    return [
+        parameter.detach().flatten(1)
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and moved_by_muon(name, parameter)
+    ]
+
+
+def moved_by_muon(name: str, parameter: Tensor) -> bool:
+    """Whether Muon moves a parameter: a matrix, but not the head's."""
+    return is_matrix(name, parameter) and not name.startswith("head")
+
+
 def make_optimizers(
-    model: nn.Module, kind: Kind, *, lr: float, weight_decay: float, layer_decay: float = 1.0
+    model: nn.Module,
+    kind: Kind,
+    *,
+    lr: float,
+    weight_decay: float,
+    layer_decay: float = 1.0,
+    muon_dtype: torch.dtype = torch.float32,
 ) -> list[torch.optim.Optimizer]:
     """The optimizers of a model's parameters; each group remembers its peak learning rate as `peak`.
 
@@ -104,7 +169,7 @@ def make_optimizers(
     groups: dict[tuple[bool, float, float], list[Tensor]] = {}
     for name, parameter in named:
         matrix = is_matrix(name, parameter)
-        by_muon = kind == "muon" and matrix and not name.startswith("head")
+        by_muon = kind == "muon" and moved_by_muon(name, parameter)
         peak = lr * layer_decay ** (top - layers[name]) * (ADAM_SHARE if kind == "muon" and not by_muon else 1.0)
         decay = weight_decay if matrix and (by_muon or kind != "muon") else 0.0
         groups.setdefault((by_muon, peak, decay), []).append(parameter)
@@ -116,7 +181,7 @@ def make_optimizers(
         ]
         for by_muon in (True, False)
     }
-    optimizers: list[torch.optim.Optimizer] = [Muon(made[True], lr=lr)] if made[True] else []
+    optimizers: list[torch.optim.Optimizer] = [Muon(made[True], lr=lr, dtype=muon_dtype)] if made[True] else []
     if made[False] and kind == "sgd":
         optimizers.append(torch.optim.SGD(made[False], lr=lr, momentum=MOMENTUM["sgd"]))
     elif made[False]:

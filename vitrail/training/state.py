@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from vitrail.data.loader import Batch, Loader
@@ -33,6 +34,8 @@ SAVE_SECONDS = 300.0
 NUM_EVALUATIONS = 10  # in a run, if not told
 EVALUATION_SHARE = 0.05  # of the time, at most
 LOG_EVERY = 20  # steps
+PROBATION = 20.0  # seconds of training, before its speed is compared with the forecast
+SLOW = 2 / 3  # of the forecast
 SHOWN_FILES = 3
 NOT_FINITE = "the weights or what the optimizer remembers are not finite"
 
@@ -55,6 +58,9 @@ class Job:
     world: World
     view: View
     bfloat16: bool = False
+    muon_dtype: torch.dtype = torch.float32
+    forecast: float | None = None
+    """Images per second, as measured before the run."""
     metric: str = "top1"
 
     def done(self, step: int) -> float:
@@ -89,6 +95,13 @@ class Progress:
     metrics_bytes: int = 0
     seconds: float = 0.0
     judged_seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+    """Of all evaluations together."""
+
+    @property
+    def training_seconds(self) -> float:
+        """Of all steps together."""
+        return self.seconds - self.evaluation_seconds
 
 
 class State:
@@ -104,6 +117,7 @@ class State:
             lr=settings.lr,
             weight_decay=settings.weight_decay,
             layer_decay=settings.layer_decay,
+            muon_dtype=job.muon_dtype,
         )
         self.average = Ema(job.model, settings.ema) if settings.ema else None
         self.saved_step, self.gone_back_to = -1, -1
@@ -116,7 +130,8 @@ class State:
         self.metrics = Lines(job.run / METRICS, self.now.metrics_bytes) if job.world.is_rank_zero else None
         self.timing = Lines(job.run / TIMING, None if found else 0) if job.world.is_rank_zero else None
         self.events = TensorBoard(job.run) if settings.tensorboard and job.world.is_rank_zero else None
-        self.evaluation_seconds = 0.0
+        self.last_evaluation = 0.0
+        self.is_slow = False
         self.saved_at = self.shown_at = time.monotonic()
         self.shown_step, self.shown_loss = self.now.step, math.nan
         # A first checkpoint, so that there is something to go back to, whatever happens.
@@ -149,6 +164,23 @@ class State:
         if self.timing is not None:
             self.timing.add(step=now.step, seconds=round(elapsed, 3), images_per_second=round(speed, 2))
         self.shown_at, self.shown_step = time.monotonic(), now.step
+        self._compare_with_forecast(elapsed - now.evaluation_seconds, max(0.0, left))
+
+    def _compare_with_forecast(self, seconds: float, left: float) -> None:
+        """Say so, once, if the run is slower than it was measured to be by a third or more."""
+        job = self.job
+        if job.forecast is None or self.is_slow or seconds < PROBATION:
+            return
+        speed = self.now.step * job.settings.batch_size / seconds
+        self.is_slow = speed < SLOW * job.forecast
+        if self.is_slow:
+            what = (
+                "the schedule follows the clock and still ends in time" if job.clock.seconds else "the run takes longer"
+            )
+            job.view.say(
+                f"Slower than forecast, {speed:,.0f} images a second instead of {job.forecast:,.0f}: {what} "
+                f"({left / 60:.1f} minutes left)."
+            )
 
     @property
     def lr(self) -> float:
@@ -177,7 +209,7 @@ class State:
         if clock.steps is not None:
             return self.now.step % math.ceil(clock.steps / NUM_EVALUATIONS) == 0
         assert clock.seconds is not None
-        pause = max(clock.seconds / NUM_EVALUATIONS, self.evaluation_seconds / EVALUATION_SHARE)
+        pause = max(clock.seconds / NUM_EVALUATIONS, self.last_evaluation / EVALUATION_SHARE)
         due = clock.elapsed - self.now.judged_seconds > pause and clock.seconds - clock.elapsed > pause / 2
         return self.job.world.broadcast_flag(due)
 
@@ -213,7 +245,8 @@ class State:
         if not again:
             self._write(**self._mean_loss(), lr=self.lr, val_loss=score.loss, **{f"val_{job.metric}": score.value})
         job.view.judged(now.step, score.value, now.best[0], job.metric)
-        self.evaluation_seconds = time.monotonic() - began
+        self.last_evaluation = time.monotonic() - began
+        now.evaluation_seconds += self.last_evaluation
         now.judged_seconds = job.clock.elapsed
         return self.save()
 

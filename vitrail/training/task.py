@@ -13,31 +13,32 @@ import torch
 
 from vitrail.data.augment import Augment
 from vitrail.data.cache import PixelCache
-from vitrail.data.loader import Loader, num_cores
+from vitrail.data.loader import Loader
 from vitrail.data.reader import form
 from vitrail.data.table import Source, Stream
 from vitrail.data.transform import Preprocess
 from vitrail.errors import DataError, RunError
+from vitrail.machine import num_cores
+from vitrail.nn.attention.full import set_fused
 from vitrail.objective.classify import Classify, class_weights
 from vitrail.run.directory import check_room, write_config
 from vitrail.training import throughput
 from vitrail.training.clock import Clock
 from vitrail.training.evaluation import Outputs, infer
 from vitrail.training.loop import train as run_loop
+from vitrail.training.plan import make_plan, measure_training, read_plan
 from vitrail.training.settings import Common, Settings
 from vitrail.training.shard import put_together
 from vitrail.training.splits import Splits
 from vitrail.training.state import Job, Progress
-from vitrail.training.throughput import Cost
+from vitrail.training.throughput import Kernels
 from vitrail.training.view import View
 from vitrail.training.world import World, spread
 
 T = TypeVar("T")
 EVALUATION_BATCH = 64
-FORWARD_SPEED = 1.5  # of a float32 evaluation, as a multiple of the speed of training
-CLOSING = 3.0  # seconds for writing the artefact and the report
-EXPLAINED = 120  # pictures that could be evaluated in the time of the report's maps
-LONG = 1200.0  # seconds of training from which torch.compile is tried
+CLOSING = 2.0  # seconds for writing the model and the report
+EXPLAINED = 120  # images that could be evaluated in the time of the report's maps
 COPIES = 12  # of the weights on the disk: three checkpoints of weights, average and two moments
 
 
@@ -71,6 +72,8 @@ class Task:
     """All that were made, which know what could not be read."""
     earlier: float = 0.0
     """Seconds that were spent before an interruption."""
+    seconds_in: dict[str, float] = field(default_factory=dict)
+    """Where the time went."""
 
     def decide(self, key: str, choose: Callable[[], T]) -> T:
         """A choice that is made once for a run, by the leader, and kept in its config.yaml."""
@@ -157,15 +160,16 @@ class Task:
         if world.is_rank_zero:
             weights = sum(parameter.numel() * 4 for parameter in model.parameters())
             check_room(self.run, COPIES * weights)
-        model.to(world.device, memory_format=torch.channels_last)
+        model.to(world.device)
         objective = self.objective().to(world.device)
         loader = self.loader(self.sets.train, model.preprocess, training=True)
         small = loader
         if settings.small_until:
             less = model.preprocess.override({"size": throughput.smaller(model.spec, settings.small_side)})
             small = self.loader(self.sets.train, less, training=True)
-        plan = self.decide("fit", lambda: self._plan(model, objective, loader))
+        plan = read_plan(self.decide("fit", lambda: self._plan(model, objective, loader, small)))
         check_batch(loader, plan["batch_size"])
+        Kernels(**{name: plan[name] for name in Kernels._fields}).apply(model)
         settings = settings.override({"accumulate": plan["accumulate"], "batch_size": loader.batch_size})
         trained = spread(model, world, model.preprocess.empty_batch(1).zero_(), shard=self.shard)
         held = trained if self.shard else model
@@ -174,7 +178,7 @@ class Task:
         if plan["compile"]:
             trained = torch.compile(trained, dynamic=False)  # type: ignore[assignment]
         clock = self._clock(loader, plan)
-        self.view.say(plan["told"])
+        self.view.say(plan["summary"])
         job = Job(
             run=self.run,
             model=held,
@@ -188,75 +192,44 @@ class Task:
             world=world,
             view=self.view,
             bfloat16=plan["bfloat16"],
+            muon_dtype=getattr(torch, plan["muon"]),
+            forecast=plan["images_per_second"],
             metric="map" if self.sets.multi_label else "top1",
         )
         progress = run_loop(job)
         self.earlier = clock.spent
+        self.seconds_in["training"] = progress.training_seconds
+        self.seconds_in["evaluation"] = progress.evaluation_seconds
         if self.shard:
             put_together(model, held)
         model.to(memory_format=torch.contiguous_format)
+        set_fused(model, fused=True)
         return progress
 
     def speed_of(self, model: Any) -> float:
-        """The pictures a second that a model learns from here, over all processes."""
-        model.to(self.world.device, memory_format=torch.channels_last)
+        """Images per second of training a model here, over all processes, whole steps counted."""
         loader = self.loader(self.sets.train, model.preprocess, training=True)
-        _, cost = self._measured(model, self.objective().to(self.world.device), loader)
-        return cost.images_per_second * self.world.size
+        measured = measure_training(
+            model.to(self.world.device), self.objective().to(self.world.device), loader, self.settings, self.world
+        )
+        return measured.cost.images_per_second(loader.batch_size // self.world.size) * self.world.size
 
-    def _measured(self, model: Any, objective: Classify, loader: Loader) -> tuple[bool, Cost]:
-        """Whether to multiply in bfloat16, and what a picture then costs."""
-        settings = self.settings
-        assert isinstance(settings, Settings)
-        batch = next(loader.batches())
-
-        def cost_of(bfloat16: bool) -> Cost:
-            return throughput.measure(model, objective, batch.images, batch.labels, self.world, bfloat16=bfloat16)
-
-        if settings.precision == "auto":
-            return throughput.choose_precision(cost_of, self.world)
-        bfloat16 = settings.precision == "bfloat16"
-        return bfloat16, cost_of(bfloat16)
-
-    def _plan(self, model: Any, objective: Classify, loader: Loader) -> dict[str, Any]:
-        """Measure a few steps, and choose the number format and the parts of a batch."""
-        settings = self.settings
-        assert isinstance(settings, Settings)
-        bfloat16, cost = self._measured(model, objective, loader)
-        parts = settings.accumulate or throughput.parts_that_fit(model, cost, loader.batch_size, self.world)
-        speed = cost.images_per_second * self.world.size
-        return {
-            "bfloat16": bfloat16,
-            "batch_size": loader.batch_size,
-            "accumulate": parts,
-            "compile": settings.compile == "on"
-            or self._compiling_pays(model, objective, loader, bfloat16, parts, speed),
-            "images_per_second": round(speed, 1),
-            "gigabytes": round(
-                throughput.needed_bytes(model, cost, loader.batch_size // self.world.size / parts) / 2**30, 3
-            ),
-            "told": f"Training in {'bfloat16' if bfloat16 else 'float32'}, about {speed:,.0f} pictures a second"
-            + (f", each batch in {parts} parts" if parts > 1 else "")
-            + ".",
-        }
-
-    def _compiling_pays(
-        self, model: Any, objective: Classify, loader: Loader, bfloat16: bool, parts: int, speed: float
-    ) -> bool:
-        """Whether torch.compile is asked to be tried, the run is long enough to earn it back, and it is faster."""
-        settings, world = self.settings, self.world
-        assert isinstance(settings, Settings)
-        seconds = self.seconds_left() or (self._num_steps(loader) or 0) * loader.batch_size / speed
-        if settings.compile != "auto" or world.size > 1 or seconds < LONG:
-            return False
-        self.view.say("Trying torch.compile, since the run is long.")
-        batch, num = next(loader.batches()), loader.batch_size // parts
-        return throughput.compiling_pays(
-            model, objective, batch.images[:num], batch.labels[:num], world, bfloat16=bfloat16
+    def _plan(self, model: Any, objective: Classify, loader: Loader, small: Loader) -> dict[str, Any]:
+        """What is chosen for this model on this machine."""
+        seconds = self.seconds_left()
+        steps = self._num_steps(loader)
+        return make_plan(
+            model,
+            objective,
+            (loader, small, self.loader(self.sets.val, model.preprocess)),
+            self.settings,
+            self.world,
+            seconds_of=lambda speed: seconds if seconds is not None else (steps or 0) * loader.batch_size / speed,
+            say=self.view.say,
         )
 
     def _num_steps(self, loader: Loader) -> int | None:
-        """Of a run whose length is told in steps or epochs."""
+        """Of a run whose length is given in steps or epochs."""
         settings = self.settings
         assert isinstance(settings, Settings)
         if settings.epochs is not None:
@@ -264,12 +237,13 @@ class Task:
         return settings.steps
 
     def _clock(self, loader: Loader, plan: dict[str, Any]) -> Clock:
+        """The clock of the loop; what follows it (validation, test, report) is measured and held back."""
         steps, left = self._num_steps(loader), self.seconds_left()
         if steps is not None:
             return Clock(steps=steps, seconds=None)
         assert left is not None, "a run has a length"
-        judged = EXPLAINED + len(self.sets.val) * 2 + (len(self.sets.test) if self.sets.test is not None else 0)
-        reserve = CLOSING + judged / (FORWARD_SPEED * plan["images_per_second"])
+        num = EXPLAINED + len(self.sets.val) * 2 + (len(self.sets.test) if self.sets.test is not None else 0)
+        reserve = CLOSING + num / plan["evaluated_per_second"]
         return Clock(steps=None, seconds=max(1.0, left - reserve))
 
 

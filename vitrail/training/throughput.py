@@ -1,4 +1,7 @@
-"""What fits this machine, measured and not assumed: number format, parts of a batch, torch.compile."""
+"""How fast a model trains and predicts here, and in which number format, layout and kernel: timed on the model itself.
+
+A forecast counts the whole step: reading images, forward, backward, and the update of the weights.
+"""
 
 from __future__ import annotations
 
@@ -6,75 +9,192 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, NamedTuple
 
 import psutil
 import torch
 from torch import Tensor, nn
 
+from vitrail.data.loader import Loader
 from vitrail.errors import TrainError, brief
+from vitrail.machine import PAYS, bfloat16_is_faster, now, seconds_of
+from vitrail.nn.attention.full import set_fused
 from vitrail.objective.classify import Classify
 from vitrail.training.world import World
 
-MEMORY_SHARE = 0.6  # of what is free, for what a batch keeps for its way back
-FIRST, MOST = 4, 32  # pictures on which a step is timed
-SECONDS = 1.0  # that a timed step may take
-TRIES = 3
-PAYS = 1.05  # times as fast, before another number format is taken
+MEMORY_SHARE = 0.6  # of the free memory, for the activations of a batch
+FIRST = 4  # images in the first timed step, which also measures their memory
+SECONDS = 0.6  # that a timed step may take
+TRIES = 2
+PATIENCE = 8.0  # seconds, after which no further kernel is tried
+DATA_SECONDS, DATA_BATCHES = 0.5, 8  # of the loader, while it is timed
 ADAM_COPIES = 4  # weights, gradients and two moments
 logger = logging.getLogger("vitrail")
 
 
+class Kernels(NamedTuple):
+    """Number format, memory layout and attention kernel of training."""
+
+    bfloat16: bool = False
+    channels_last: bool = True
+    fused_attention: bool = True
+
+    def apply(self, model: nn.Module) -> None:
+        """Let a model compute so; the number format is the autocast's."""
+        layout = torch.channels_last if self.channels_last else torch.contiguous_format
+        model.to(memory_format=layout)  # type: ignore[call-overload]
+        set_fused(model, fused=self.fused_attention)
+
+
 class Cost(NamedTuple):
-    """What training costs here."""
+    """What training costs here, in seconds and bytes."""
 
     bytes_per_image: float
-    images_per_second: float
+    forward: float
+    """Seconds per image."""
+    backward: float
+    update: float = 0.0
+    """Seconds per step, however many images it has: clipping, optimizer, average of the weights."""
+    data: float = 0.0
+    """Seconds per image while nothing else runs."""
+    overlaps: bool = False
+    """Whether images are read while another device computes."""
 
-
-def has_bfloat16(device: torch.device) -> bool:
-    """Whether the hardware multiplies in bfloat16."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported()
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()  # noqa: SLF001
+    def images_per_second(self, batch_size: int) -> float:
+        """The speed of whole steps."""
+        compute = self.forward + self.backward + self.update / batch_size
+        return 1.0 / (max(compute, self.data) if self.overlaps else compute + self.data)
 
 
 def measure(
     model: nn.Module, objective: Classify, images: Tensor, labels: Tensor, world: World, *, bfloat16: bool
 ) -> Cost:
-    """A few steps forward and back on some of these pictures, the weights left as they are: the fastest counts.
+    """A few steps forward and back on some of these images, which leave the weights as they are; the fastest counts.
 
-    A first step on very few pictures tells what they keep in memory, and how many the next ones can take in a second.
+    The first one, on very few images, measures their memory, and how many the next ones can take in a second.
     """
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    kept: dict[int, int] = {}
+    stored: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
+            stored[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     few = min(FIRST, len(images))
-    with _tried(model):
+    with _without_trace(model):
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            first = _seconds(model, objective, images[:few], labels[:few], world, bfloat16=bfloat16)
-        num = int(min(MOST, len(images), max(few, few * SECONDS / first)))
-        times = [_seconds(model, objective, images[:num], labels[:num], world, bfloat16=bfloat16) for _ in range(TRIES)]
-    return Cost(sum(kept.values()) / few, num / min(times))
+            first = sum(_step(model, objective, images[:few], labels[:few], world, bfloat16=bfloat16))
+        num = int(min(len(images), max(few, few * SECONDS / first)))
+        steps = [
+            _step(model, objective, images[:num], labels[:num], world, bfloat16=bfloat16) for _ in range(TRIES + 1)
+        ]
+    forward, backward = min(steps[1:], key=sum)
+    return Cost(sum(stored.values()) / few, forward / num, backward / num)
+
+
+def choose_kernels(
+    model: nn.Module,
+    objective: Classify,
+    images: Tensor,
+    labels: Tensor,
+    world: World,
+    *,
+    bfloat16: bool | None = None,
+) -> tuple[Kernels, Cost]:
+    """The fastest way to train this model here, found by trying one change after the other; `bfloat16` may be fixed."""
+    began = time.monotonic()
+
+    def cost_of(kernels: Kernels) -> Cost:
+        kernels.apply(model)
+        return measure(model, objective, images, labels, world, bfloat16=kernels.bfloat16)
+
+    best = Kernels(bfloat16=bool(bfloat16), fused_attention=not bfloat16)
+    cost = cost_of(best)
+    changes: list[dict[str, bool]] = []
+    if bfloat16 is None and bfloat16_is_faster(world.device):
+        changes.append({"bfloat16": True, "fused_attention": False})
+    if world.device.type == "cpu":
+        if any(isinstance(module, nn.Conv2d) and module.stride < module.kernel_size for module in model.modules()):
+            changes.append({"channels_last": False})
+        changes.append({"fused_attention": bool(bfloat16)})
+    for change in changes:
+        if time.monotonic() - began > PATIENCE and "bfloat16" not in change:
+            break
+        other = (
+            best._replace(**change)
+            if change != {"fused_attention": best.fused_attention}
+            else best._replace(fused_attention=not best.fused_attention)
+        )
+        other_cost = cost_of(other)
+        if cost.forward + cost.backward > PAYS * (other_cost.forward + other_cost.backward):
+            best, cost = other, other_cost
+    best.apply(model)
+    return best, cost
+
+
+def forward_seconds(model: nn.Module, images: Tensor, world: World, *, bfloat16: bool = False) -> float:
+    """Seconds per image of prediction, on as many of these images as a moment allows."""
+    was_training = model.training
+    model.eval()
+
+    def run(num: int) -> float:
+        with torch.no_grad(), torch.autocast(world.device.type, torch.bfloat16, enabled=bfloat16):
+            return seconds_of(lambda: model(images[:num].to(world.device)), world.device)
+
+    few = min(FIRST, len(images))
+    run(few)
+    num = int(min(len(images), max(few, few * SECONDS / run(few))))
+    seconds = min(run(num) for _ in range(TRIES)) / num
+    model.train(was_training)
+    return seconds
+
+
+def bfloat16_predicts_faster(model: nn.Module, images: Tensor, world: World) -> bool:
+    """Whether this model predicts clearly faster in bfloat16."""
+    if not bfloat16_is_faster(world.device):
+        return False
+    plain, short = (forward_seconds(model, images, world, bfloat16=bfloat16) for bfloat16 in (False, True))
+    return plain > PAYS * short
+
+
+def update_seconds(model: nn.Module, update: Callable[[], None], world: World) -> float:
+    """Seconds of an update of the weights, which must be one that changes nothing: of a learning rate of zero."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter)
+    update()
+    seconds = min(seconds_of(update, world.device) for _ in range(TRIES))
+    model.zero_grad(set_to_none=True)
+    return seconds
+
+
+def data_seconds(loader: Loader) -> float:
+    """Seconds per image of reading and augmenting, all workers together."""
+    began, num = time.perf_counter(), 0
+    batches = loader.batches()
+    for batch in islice(batches, DATA_BATCHES):
+        num += len(batch.images)
+        seconds = time.perf_counter() - began
+        if seconds > DATA_SECONDS:
+            break
+    batches.close()  # type: ignore[attr-defined]
+    return seconds / max(1, num)
 
 
 def compiling_pays(
     model: nn.Module, objective: Classify, images: Tensor, labels: Tensor, world: World, *, bfloat16: bool
 ) -> bool:
-    """Whether these pictures pass faster through what torch.compile makes of the model; not if it makes nothing."""
+    """Whether torch.compile makes steps on these images faster; not if it fails."""
     compiled = torch.compile(model, dynamic=False)
     times: dict[int, list[float]] = {0: [], 1: []}
-    with _tried(model):
+    with _without_trace(model):
         try:
             for _ in range(TRIES + 1):
                 for place, network in enumerate((model, compiled)):
-                    times[place].append(_seconds(network, objective, images, labels, world, bfloat16=bfloat16))
+                    times[place].append(sum(_step(network, objective, images, labels, world, bfloat16=bfloat16)))
         except Exception as error:  # noqa: BLE001 - a machine without a compiler, or a model that it cannot take
             logger.info("torch.compile does not work here: %s", brief(error))
             return False
@@ -83,8 +203,8 @@ def compiling_pays(
 
 
 @contextmanager
-def _tried(model: nn.Module) -> Iterator[None]:
-    """Steps in here leave no trace in the model, nor in what is drawn after them."""
+def _without_trace(model: nn.Module) -> Iterator[None]:
+    """Steps in here change neither the model nor the random numbers that are drawn after them."""
     was_training, state = model.training, torch.get_rng_state()
     model.train()
     yield
@@ -93,26 +213,20 @@ def _tried(model: nn.Module) -> Iterator[None]:
     torch.set_rng_state(state)
 
 
-def _seconds(model: Any, objective: Classify, images: Tensor, labels: Tensor, world: World, *, bfloat16: bool) -> float:
-    """The time of a step forward and back."""
-    started = _now(world)
+def _step(
+    model: Any, objective: Classify, images: Tensor, labels: Tensor, world: World, *, bfloat16: bool
+) -> tuple[float, float]:
+    """The seconds of a step forward and back."""
+    started = now(world.device)
     with torch.autocast(world.device.type, torch.bfloat16, enabled=bfloat16):
         loss = objective(model, images.to(world.device), labels.to(world.device)).sum()
+    between = now(world.device)
     loss.backward()
-    return _now(world) - started
-
-
-def choose_precision(cost_of: Callable[[bool], Cost], world: World) -> tuple[bool, Cost]:
-    """Whether to multiply in bfloat16: where the hardware has it and it is faster for this model."""
-    plain = cost_of(False)
-    if not has_bfloat16(world.device):
-        return False, plain
-    short = cost_of(True)
-    return (True, short) if short.images_per_second > PAYS * plain.images_per_second else (False, plain)
+    return between - started, now(world.device) - between
 
 
 def smaller(spec: Any, factor: float) -> tuple[int, int]:
-    """A model's image size with sides of this share, in whole cells of its grid."""
+    """A model's image size with sides scaled by this factor, in whole cells of its grid."""
     return tuple(
         max(1, round(side * factor) // (side // cells)) * (side // cells)
         for side, cells in zip(spec.image_size, spec.layout.grid, strict=True)
@@ -120,13 +234,13 @@ def smaller(spec: Any, factor: float) -> tuple[int, int]:
 
 
 def needed_bytes(model: nn.Module, cost: Cost, num_images: float) -> float:
-    """The memory of weights, gradients and moments, and of so many pictures on their way."""
+    """The memory of weights, gradients and moments, and of the activations of so many images."""
     weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     return ADAM_COPIES * weights + num_images * cost.bytes_per_image
 
 
 def parts_that_fit(model: nn.Module, cost: Cost, batch_size: int, world: World) -> int:
-    """In how many parts a batch must be taken so that it fits in memory, a power of two."""
+    """The number of parts, a power of two, into which a batch must be split to fit in memory."""
     if world.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(world.device)
     else:
@@ -136,14 +250,8 @@ def parts_that_fit(model: nn.Module, cost: Cost, batch_size: int, world: World) 
         num_parts *= 2
         if num_parts > mine:
             raise TrainError(
-                "a single picture does not fit in memory.",
+                "a single image does not fit in memory.",
                 got=f"{free / 2**30:.1f} GiB free, {needed_bytes(model, cost, 1) / 2**30:.1f} needed.",
                 hint="a smaller --model, or model.image_size=.",
             )
     return num_parts
-
-
-def _now(world: World) -> float:
-    if world.device.type == "cuda":
-        torch.cuda.synchronize(world.device)
-    return time.perf_counter()

@@ -14,9 +14,9 @@ import numpy as np
 
 from vitrail.data.decode import Pixels
 from vitrail.data.image_files import Found, find_images
-from vitrail.data.loader import num_cores
 from vitrail.errors import DataError, RunError, brief
 from vitrail.files import replacing
+from vitrail.machine import num_cores
 from vitrail.run.open import open_model
 from vitrail.run.predictor import TOP, Prediction, Predictor, require_classifier
 

@@ -28,6 +28,7 @@ class Attention(nn.Module):
         super().__init__()
         check_heads(width, heads)
         self.heads, self.causal, self.dropout_rate = heads, causal, dropout_rate
+        self.fused: bool | None = None
         self.qkv = nn.Linear(width, 3 * width, bias=bias)
         self.proj = nn.Linear(width, width)
         self.proj_drop = nn.Dropout(dropout_rate)
@@ -44,7 +45,8 @@ class Attention(nn.Module):
     def forward(self, tokens: Tokens) -> Float[Tensor, "B N D"]:
         q, k, v = self.split(tokens)
         dropout_rate = self.dropout_rate if self.training else 0.0
-        return self.merge(attend(q, k, v, mask=tokens.mask, causal=self.causal, dropout_rate=dropout_rate))
+        heads = attend(q, k, v, mask=tokens.mask, causal=self.causal, dropout_rate=dropout_rate, fused=self.fused)
+        return self.merge(heads)
 
     def weights(self, tokens: Tokens, queries: Int64[Tensor, " n"] | None = None) -> Float[Tensor, "B H N N"]:
         """How much each token (row) looks at each token (column), head by head; rows sum to one.
@@ -102,9 +104,10 @@ def attend(
     mask: Bool[Tensor, "B M"] | None = None,
     causal: bool = False,
     dropout_rate: float = 0.0,
+    fused: bool | None = None,
 ) -> Float[Tensor, "B H N E"]:
-    """softmax(q k' / sqrt(E)) v, in the fused kernel unless its way back is the slow one."""
-    if mask is None and not causal and not dropout_rate and _slow_backward(q):
+    """softmax(q k' / sqrt(E)) v, in the fused kernel unless its gradient is slow here (`fused`, or by a rule if None)."""
+    if mask is None and not causal and not dropout_rate and _write_out(q, fused):
         # Copies, because oneDNN's bfloat16 products want their rows in a row.
         q, k, v = (q * q.shape[-1] ** -0.5).contiguous(), k.contiguous(), v.contiguous()
         return (q @ k.transpose(-2, -1)).softmax(dim=-1) @ v
@@ -114,12 +117,22 @@ def attend(
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout_rate)
 
 
-def _slow_backward(q: Tensor) -> bool:
-    """Whether the fused kernel's gradient is the slow one: on CPUs in bfloat16, 2 to 6 times (benchmarks/attention.py).
+def _write_out(q: Tensor, fused: bool | None) -> bool:
+    """Whether to write the products out: only where there is a gradient, and few enough tokens for the matrix.
 
-    Long sequences stay with the fused kernel for the sake of memory.
+    Whoever has measured says so by `fused`. Else it is done in bfloat16 on CPUs, where the fused kernel's gradient was
+    2 to 6 times slower (benchmarks/attention.py).
     """
-    return q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.requires_grad and q.shape[-2] <= LONG
+    if not q.requires_grad or q.shape[-2] > LONG:
+        return False
+    return not fused if fused is not None else q.device.type == "cpu" and q.dtype == torch.bfloat16
+
+
+def set_fused(model: nn.Module, *, fused: bool) -> None:
+    """Let all self-attention of a model train with the fused kernel, or written out."""
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.fused = fused
 
 
 def attention_weights(

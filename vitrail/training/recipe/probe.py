@@ -24,11 +24,11 @@ from vitrail.adapt import HEADS
 from vitrail.data.rng import make_rng, times_before
 from vitrail.data.table import Source, Stream, Table
 from vitrail.errors import DataError
+from vitrail.training import throughput
 from vitrail.training.evaluation import Outputs, infer
 from vitrail.training.linear import Choice, Linear, cross_validate, fit_linear
 from vitrail.training.settings import Common
 from vitrail.training.task import Outcome, Task
-from vitrail.training.throughput import has_bfloat16
 
 
 class Spec(Common):
@@ -105,13 +105,18 @@ def _setting(task: Task, name: str) -> Any:
 
 
 def views_of(task: Task, model: Any, source: Source) -> Views:
-    """Each picture as it is, and mirrored; in bfloat16 where the hardware has it."""
+    """Each image as it is, and mirrored; in bfloat16 where this model is faster in it."""
+    loader = task.loader(source, model.preprocess)
+    bfloat16 = task.decide(
+        "features_in_bfloat16",
+        lambda: throughput.bfloat16_predicts_faster(model, next(loader.batches()).images, task.world),
+    )
     outputs = [
         infer(
             network,
-            task.loader(source, model.preprocess),
+            loader,
             task.world,
-            bfloat16=has_bfloat16(task.world.device),
+            bfloat16=bfloat16,
             progress=lambda done, total, label=label: task.view.progress(label, done, total),  # type: ignore[misc]
         )
         for label, network in (("Features", model), ("Features, mirrored", Mirrored(model)))
