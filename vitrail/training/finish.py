@@ -50,6 +50,8 @@ def finish_run(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
         "seconds": round(task.earlier + time.monotonic() - task.started, 2),
         **{split: _score(summaries.get(split), judged.get(split)) for split in ("val", "test")},
         "story": list(outcome.story),
+        "seconds_by_phase": task.seconds_by_phase(),
+        "images_per_second": task.speed or None,
     }
     if sets.val is sets.train:
         result["val"]["cross_validated"] = True

@@ -31,12 +31,16 @@ class Measured(NamedTuple):
     muon: str
 
 
-def measure_training(model: Any, objective: Classify, loader: Loader, settings: Common, world: World) -> Measured:
+def measure_training(
+    model: Any, objective: Classify, loader: Loader, settings: Common, world: World, *, quick: bool = False
+) -> Measured:
     """The fastest way to train a model here, and the cost of its whole step."""
     assert isinstance(settings, Settings)
     batch = next(loader.batches())
     bfloat16 = None if settings.precision == "auto" else settings.precision == "bfloat16"
-    kernels, cost = throughput.choose_kernels(model, objective, batch.images, batch.labels, world, bfloat16=bfloat16)
+    kernels, cost = throughput.choose_kernels(
+        model, objective, batch.images, batch.labels, world, bfloat16=bfloat16, quick=quick
+    )
     muon = "float32"
     if settings.optimizer == "muon":
         muon = str(optim.faster_dtype(optim.matrices_of(model))).removeprefix("torch.")

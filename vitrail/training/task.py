@@ -72,8 +72,12 @@ class Task:
     """All that were made, which know what could not be read."""
     earlier: float = 0.0
     """Seconds that were spent before an interruption."""
-    seconds_in: dict[str, float] = field(default_factory=dict)
-    """Where the time went."""
+    created: float = field(default_factory=time.monotonic)
+    """When the data had been opened, scanned and split."""
+    training_seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+    speed: dict[str, float] = field(default_factory=dict)
+    """Images per second: the `forecast`, and what was `measured`."""
 
     def decide(self, key: str, choose: Callable[[], T]) -> T:
         """A choice that is made once for a run, by the leader, and kept in its config.yaml."""
@@ -89,6 +93,13 @@ class Task:
         if self.settings.minutes is None:
             return None
         return max(0.0, self.settings.minutes * 60 - (time.monotonic() - self.started))
+
+    def seconds_by_phase(self) -> dict[str, float]:
+        """Where the time went: opening and splitting the data, planning, training, evaluating, and what came after."""
+        data, total = self.created - self.started, self.earlier + time.monotonic() - self.started
+        training, evaluation = self.training_seconds, self.evaluation_seconds
+        phases = {"data": data, "training": training, "evaluation": evaluation, "total": total}
+        return {phase: round(seconds, 2) for phase, seconds in phases.items()}
 
     def objective(self) -> Classify:
         """The loss that the settings ask for."""
@@ -198,8 +209,11 @@ class Task:
         )
         progress = run_loop(job)
         self.earlier = clock.spent
-        self.seconds_in["training"] = progress.training_seconds
-        self.seconds_in["evaluation"] = progress.evaluation_seconds
+        self.training_seconds += progress.training_seconds
+        self.evaluation_seconds += progress.evaluation_seconds
+        if progress.training_seconds:
+            measured = progress.step * loader.batch_size / progress.training_seconds
+            self.speed = {"forecast": plan["images_per_second"], "measured": round(measured, 1)}
         if self.shard:
             put_together(model, held)
         model.to(memory_format=torch.contiguous_format)
@@ -209,9 +223,9 @@ class Task:
     def speed_of(self, model: Any) -> float:
         """Images per second of training a model here, over all processes, whole steps counted."""
         loader = self.loader(self.sets.train, model.preprocess, training=True)
-        measured = measure_training(
-            model.to(self.world.device), self.objective().to(self.world.device), loader, self.settings, self.world
-        )
+        objective = self.objective().to(self.world.device)
+        model.to(self.world.device)
+        measured = measure_training(model, objective, loader, self.settings, self.world, quick=True)
         return measured.cost.images_per_second(loader.batch_size // self.world.size) * self.world.size
 
     def _plan(self, model: Any, objective: Classify, loader: Loader, small: Loader) -> dict[str, Any]:

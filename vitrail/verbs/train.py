@@ -53,6 +53,9 @@ class Training(NamedTuple):
     val: dict[str, Any]
     test: dict[str, Any] | None
     story: tuple[str, ...]
+    seconds_by_phase: dict[str, float] | None = None
+    images_per_second: dict[str, float] | None = None
+    """The forecast, and what was measured."""
     folds: dict[str, Any] | None = None
     """Of a run in folds: how often pictures were told right by models that had not seen them."""
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from vitrail.adapt import HEADS
 from vitrail.data.augment import Augment
+from vitrail.training.baseline import fit_baseline
 from vitrail.training.evaluation import Z95, paired_gain, score_of
 from vitrail.training.model_choice import affordable
 from vitrail.training.recipe import finetune, probe, scratch
@@ -41,13 +42,7 @@ def spec(*, has_weights: bool) -> Any:
 def train(task: Task) -> Outcome:
     """Probe and fine-tune, or train from scratch."""
     if not task.has_weights:
-        num = len(task.sets.train)
-        if num < SMALL:
-            task.view.say(
-                f"Training from scratch on {num:,} pictures: a Vision Transformer knows nothing of pictures at first, "
-                "and so few teach it little. With --weights of a pretrained model expect far better."
-            )
-        return scratch.train(task)
+        return from_scratch(task)
     task.view.say("First a linear probe of the frozen features.")
     found = probe.probed(task)
     probed = probe.outcome(task, found)
@@ -67,6 +62,31 @@ def train(task: Task) -> Outcome:
         story += f", fitted once more on all {len(task.sets.whole):,} pictures"
     task.view.say(f"{story}.")
     return probed._replace(story=(*probed.story, f"{story}."), steps=tuned.steps)
+
+
+def from_scratch(task: Task) -> Outcome:
+    """Train from scratch, and keep logistic regression on pixels if it is better."""
+    num = len(task.sets.train)
+    if num < SMALL:
+        task.view.say(
+            f"Training from scratch on {num:,} images: a Vision Transformer starts without any knowledge of images, "
+            "and so few teach it little. With --weights of a pretrained model expect far better."
+        )
+    baseline = fit_baseline(task)
+    if baseline is None:
+        return scratch.train(task)
+    multi_label = task.sets.multi_label
+    before = score_of(baseline.val, multi_label=multi_label)
+    task.view.say(f"Baseline, logistic regression on pixels: {before.value:.2%} on validation images.")
+    trained = scratch.train(task)
+    after = score_of(trained.val, multi_label=multi_label)
+    gain, noise = paired_gain(trained.val, baseline.val, multi_label=multi_label)
+    scores = f"{before.value:.2%} on validation images against {after.value:.2%}"
+    if gain > Z95 * noise and before.value >= after.value:
+        note = f"Logistic regression on pixels is better than the model trained from scratch ({scores}), so it is kept."
+        task.view.say(f"{note} More minutes, more images or --weights would change that.")
+        return baseline._replace(story=(*baseline.story, note), steps=trained.steps)
+    return trained._replace(story=(*trained.story, f"Logistic regression on pixels reaches {scores}."))
 
 
 def tune(task: Task, probed: Outcome) -> Outcome:

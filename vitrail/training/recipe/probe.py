@@ -11,6 +11,7 @@ Oxford Pets, 20 pictures of each of 37 breeds, DeiT-Ti/16, two cores: 86.2 % of 
 
 from __future__ import annotations
 
+import time
 from copy import deepcopy
 from typing import Annotated, Any, NamedTuple
 
@@ -107,10 +108,17 @@ def _setting(task: Task, name: str) -> Any:
 def views_of(task: Task, model: Any, source: Source) -> Views:
     """Each image as it is, and mirrored; in bfloat16 where this model is faster in it."""
     loader = task.loader(source, model.preprocess)
+    images = next(loader.batches()).images
     bfloat16 = task.decide(
-        "features_in_bfloat16",
-        lambda: throughput.bfloat16_predicts_faster(model, next(loader.batches()).images, task.world),
+        "features_in_bfloat16", lambda: throughput.bfloat16_predicts_faster(model, images, task.world)
     )
+    seconds = throughput.forward_seconds(model, images, task.world, bfloat16=bfloat16) + throughput.data_seconds(loader)
+    forecast = task.world.size / seconds
+    task.view.say(
+        f"Features of {len(source):,} images, each as it is and mirrored, in {'bfloat16' if bfloat16 else 'float32'}: "
+        f"about {forecast:,.0f} a second, {2 * len(source) / forecast:,.0f} s in all."
+    )
+    began = time.monotonic()
     outputs = [
         infer(
             network,
@@ -121,6 +129,9 @@ def views_of(task: Task, model: Any, source: Source) -> Views:
         )
         for label, network in (("Features", model), ("Features, mirrored", Mirrored(model)))
     ]
+    task.training_seconds += time.monotonic() - began
+    measured = 2 * len(source) / (time.monotonic() - began)
+    task.speed = {"forecast": round(forecast, 1), "measured": round(measured, 1)}
     return Views(torch.stack([each.logits for each in outputs]), *outputs[0][1:])
 
 

@@ -18,7 +18,7 @@ from pydantic import Field
 from vitrail.data.augment import Augment
 from vitrail.data.scan import scan_item
 from vitrail.data.table import Source
-from vitrail.training.model_choice import affordable, largest
+from vitrail.training.model_choice import Rung, climb
 from vitrail.training.optim import Kind
 from vitrail.training.settings import Positive, Settings, Share
 from vitrail.training.task import Outcome, Task
@@ -38,31 +38,42 @@ class Spec(Settings):
     small_until: Share = 0.6
 
 
-# The smallest side of the pictures, and models for it, each slower and, given the time, better than the one before.
+# The smallest side of the images, and models for it. Below a few epochs, smaller images teach more in the same time.
 LADDERS = {
-    10: ("vit_nano_conv2_8", "vit_tiny_conv2_8"),
-    48: ("vit_nano_conv4_32", "vit_tiny_conv4_32", "vit_small_conv4_32"),
-    96: ("vit_nano_conv8_64", "vit_tiny_conv8_64", "vit_small_conv8_64"),
-    10**6: ("vit_nano_conv16_128", "vit_tiny_conv16_128", "vit_tiny_conv16_224", "vit_small_conv16_224"),
+    10: (Rung("vit_nano_conv2_8", 0), Rung("vit_tiny_conv2_8", 20)),
+    48: (Rung("vit_nano_conv4_32", 0), Rung("vit_tiny_conv4_32", 20), Rung("vit_small_conv4_32", 20)),
+    96: (
+        Rung("vit_nano_conv4_32", 0),
+        Rung("vit_nano_conv8_64", 4),
+        Rung("vit_tiny_conv8_64", 20),
+        Rung("vit_small_conv8_64", 20),
+    ),
+    10**6: (
+        Rung("vit_nano_conv8_64", 0),
+        Rung("vit_nano_conv16_128", 4),
+        Rung("vit_tiny_conv16_128", 20),
+        Rung("vit_tiny_conv16_224", 20),
+        Rung("vit_small_conv16_224", 20),
+    ),
 }
-NUM_LOOKED_AT = 16
+NUM_SIZED = 16
 
 
 def suggest(source: Source) -> str:
-    """A model for pictures of this size: small, with a convolutional stem, 16 to 64 tokens."""
-    return ladder(source)[0]
+    """A model for images of this size: small, with a convolutional stem, 16 to 64 tokens."""
+    return ladder(source)[0].name
 
 
-def ladder(source: Source) -> tuple[str, ...]:
-    """The models for pictures of this size."""
-    sides = sorted(min(scan_item(picture).size) for picture in islice(iter(source), NUM_LOOKED_AT))
+def ladder(source: Source) -> tuple[Rung, ...]:
+    """The models for images of this size."""
+    sides = sorted(min(scan_item(picture).size) for picture in islice(iter(source), NUM_SIZED))
     middle = sides[len(sides) // 2]
-    return next(names for side, names in LADDERS.items() if middle <= side)
+    return next(rungs for side, rungs in LADDERS.items() if middle <= side)
 
 
 def train(task: Task) -> Outcome:
     """Train the model that was asked for, or one that suits the pictures and the time."""
-    task = affordable(largest(task, ladder(task.sets.train)))
+    task = climb(task, ladder(task.sets.train))
     model = task.new_model(num_classes=len(task.sets.classes))
     progress = task.fit(model)
     val = task.outputs(model, task.sets.val, "Validating")

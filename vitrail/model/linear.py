@@ -1,0 +1,113 @@
+"""Multinomial logistic regression on pixels: the baseline that every other model has to beat (arXiv 1708.07747, table 3).
+
+Each pixel is a token and there is no encoder, so that everything that works with models (checkpoints, exports, reports,
+serving) works with this one too. `vitrail train` fits it first, and keeps it when nothing better can be trained in time.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from einops import rearrange
+from jaxtyping import Float
+from pydantic import NonNegativeInt, PositiveInt
+from torch import Tensor, nn
+
+from vitrail import plug, spec
+from vitrail.errors import ShapeError
+from vitrail.tokens import Layout, Tokens, by, check_image
+
+
+class Spec(spec.Spec):
+    """The size of the images, and the classes."""
+
+    image_size: spec.Pair = (32, 32)
+    channels: PositiveInt = 3
+    num_classes: NonNegativeInt = 1000
+
+    @property
+    def width(self) -> int:
+        """The length of the vector that the classifier sees."""
+        return self.channels * self.image_size[0] * self.image_size[1]
+
+    @property
+    def layout(self) -> Layout:
+        """Every pixel is a cell."""
+        return Layout(self.image_size)
+
+
+class LinearClassifier(nn.Module):
+    """One linear layer on all pixels."""
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.head = self._new_head()
+
+    def _new_head(self) -> nn.Module:
+        """A classifier of zeros."""
+        if not self.spec.num_classes:
+            return nn.Identity()
+        head = nn.Linear(self.spec.width, self.spec.num_classes)
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
+        return head
+
+    def replace_head(self, num_classes: int) -> None:
+        """A new classifier of zeros for another set of classes."""
+        like = next(self.parameters(), None)
+        self.spec = self.spec.override({"num_classes": num_classes})
+        self.head = self._new_head()
+        if like is not None:
+            self.head.to(like.device, like.dtype)
+
+    @property
+    def first_weight(self) -> str:
+        """The name of the weight that meets the input channels."""
+        return "head.weight"
+
+    def tokenize(self, image: Float[Tensor, "B C Y X"]) -> Tokens:
+        """Each pixel a token."""
+        check_image(image, self.spec.channels)
+        size = (image.shape[2], image.shape[3])
+        if size != self.spec.image_size:
+            raise ShapeError(
+                "a linear classifier has a weight for each pixel, so it takes images of one size.",
+                got=f"{by(size)}.",
+                hint=f"{by(self.spec.image_size)}.",
+            )
+        return Tokens(rearrange(image, "B C Y X -> B (Y X) C"), Layout(size))
+
+    def encode(self, tokens: Tokens) -> Tokens:
+        """The pixels as they are."""
+        return tokens
+
+    def pool(self, tokens: Tokens) -> Float[Tensor, "B D"]:
+        """All pixels in one vector."""
+        return tokens.x.flatten(1)
+
+    def classify(self, tokens: Tokens) -> Float[Tensor, "B K"]:
+        """The logits."""
+        return self.head(self.pool(tokens))
+
+    def forward(self, image: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B K"]:
+        return self.classify(self.encode(self.tokenize(image)))
+
+    def explain(self, image: Any, **options: Any) -> Any:
+        """What the model attends to in an image; see `vitrail.explain`."""
+        return plug.member("vitrail.inspection.explanation", "explain")(self, image, **options)
+
+    def flops(self) -> int:
+        """Twice the multiply-adds for one image."""
+        return 2 * self.spec.width * self.spec.num_classes
+
+
+Model = LinearClassifier
+GRAMMAR = re.compile(r"linear_(?P<image>[0-9]{1,3})")
+
+
+def spec_named(name: str) -> Spec | None:
+    """The specification behind a name such as `linear_32`, or None when it is not a name of this family."""
+    match = GRAMMAR.fullmatch(name)
+    return None if match is None else Spec.parse({"image_size": int(match["image"])})
