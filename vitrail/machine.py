@@ -62,13 +62,18 @@ def now(device: torch.device | str = "cpu") -> float:
 
 @cache
 def matmul_rate(dtype: str, device: str = "cpu") -> float | None:
-    """Floating-point (or integer) operations per second of a matrix product; None where there is no such product."""
-    left, right = (torch.randn(SIDE, SIDE, device=device).mul(20).to(DTYPES[dtype]) for _ in range(2))
-    product = torch._int_mm if dtype == "int8" else torch.matmul  # noqa: SLF001 - PyTorch's only int8 product
+    """Operations per second of a matrix product, measured once; None where there is no such product."""
     try:
-        return 2 * SIDE**3 / fastest(lambda: product(left, right), device)
+        return measure_matmul(dtype, device)
     except (RuntimeError, NotImplementedError):
         return None
+
+
+def measure_matmul(dtype: str, device: str = "cpu") -> float:
+    """Operations per second of a matrix product."""
+    left, right = (torch.randn(SIDE, SIDE, device=device).mul(20).to(DTYPES[dtype]) for _ in range(2))
+    product = torch._int_mm if dtype == "int8" else torch.matmul  # noqa: SLF001 - PyTorch's only int8 product
+    return 2 * SIDE**3 / fastest(lambda: product(left, right), device)
 
 
 def bfloat16_is_faster(device: torch.device | str = "cpu") -> bool:
@@ -77,7 +82,6 @@ def bfloat16_is_faster(device: torch.device | str = "cpu") -> bool:
     return (matmul_rate("bfloat16", kind) or 0.0) > PAYS * (matmul_rate("float32", kind) or 0.0)
 
 
-@cache
 def copy_rate() -> float:
     """Bytes per second that are read and written when memory is copied."""
     source = torch.zeros(COPIED_BYTES, dtype=torch.uint8)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitrail import catalogue
+from vitrail import catalogue, machine
 from vitrail.run.checkpoint import Checkpoint, load, save
 from vitrail.training import clock as clock_module
 from vitrail.training import optim
@@ -236,12 +236,16 @@ def test_rates_are_shares_of_the_peak() -> None:
         assert all(group["lr"] == group["peak"] * share for each in optimizers for group in each.param_groups)
 
 
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(64, 32), (32, 64), (48, 24), (10, 200)])
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_orthogonal(shape: tuple[int, int], scale: float) -> None:
-    """The nearest orthogonal matrix, about: Newton-Schulz in bfloat16 leaves singular values between 0.7 and 1.2."""
+def test_orthogonalise(shape: tuple[int, int], scale: float, dtype: torch.dtype) -> None:
+    """The nearest orthogonal matrix, about: five iterations leave singular values between 0.7 and 1.2."""
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0)) * scale
-    found = optim.orthogonal(matrix)
+    (found,) = optim.orthogonalise([matrix], dtype)
     assert found.dtype == torch.float32
     values = torch.linalg.svdvals(found)
     assert values.min() > 0.6
@@ -250,18 +254,51 @@ def test_orthogonal(shape: tuple[int, int], scale: float) -> None:
     assert torch.cosine_similarity(found.flatten(), (left @ right).flatten(), dim=0) > 0.97
 
 
-def test_orthogonal_of_what_is_nearly_flat() -> None:
+def test_matrices_of_all_shapes_are_orthogonalised_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wide and tall ones of one shape share a batch, batches are bounded, and each matrix gets what it gets alone."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(8, 24), (24, 8), (16, 16), (8, 24), (4, 4), (16, 16)]
+    matrices = [torch.randn(shape, generator=generator) for shape in shapes]
+    batches = []
+    iterate = optim.newton_schulz
+    monkeypatch.setattr(optim, "newton_schulz", lambda x, dtype: batches.append(tuple(x.shape)) or iterate(x, dtype))
+    together = optim.orthogonalise(matrices, torch.float32)
+    assert sorted(batches) == [(1, 4, 4), (2, 16, 16), (3, 8, 24)]
+    for matrix, found in zip(matrices, together, strict=True):
+        assert torch.allclose(found, optim.orthogonalise([matrix], torch.float32)[0], atol=1e-5)
+    batches.clear()
+    monkeypatch.setattr(optim, "BATCH_ELEMENTS", 400)
+    optim.orthogonalise(matrices, torch.float32)
+    assert sorted(batches) == [(1, 4, 4), (1, 8, 24), (1, 16, 16), (1, 16, 16), (2, 8, 24)]
+
+
+def test_orthogonalise_what_is_nearly_flat() -> None:
     """Directions a hundred times weaker than others come up to them."""
     left, _, right = torch.linalg.svd(
         torch.randn(48, 24, generator=torch.Generator().manual_seed(0)), full_matrices=False
     )
-    values = torch.linalg.svdvals(optim.orthogonal(left @ torch.diag(torch.logspace(0, -2, 24)) @ right))
-    assert values.min() > 0.6
-    assert values.max() < 1.25
+    for dtype in DTYPES:
+        (found,) = optim.orthogonalise([left @ torch.diag(torch.logspace(0, -2, 24)) @ right], dtype)
+        values = torch.linalg.svdvals(found)
+        assert values.min() > 0.6
+        assert values.max() < 1.25
 
 
-def test_orthogonal_of_nothing() -> None:
-    assert torch.equal(optim.orthogonal(torch.zeros(4, 3)), torch.zeros(4, 3))
+def test_orthogonalise_nothing() -> None:
+    assert torch.equal(optim.orthogonalise([torch.zeros(4, 3)], torch.float32)[0], torch.zeros(4, 3))
+
+
+@pytest.mark.parametrize(("rates", "dtype"), [((1.0, 0.1), "float32"), ((1.0, 2.0), "bfloat16")])
+def test_muon_takes_the_faster_number_format(
+    rates: tuple[float, float], dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where bfloat16 multiplies slowly it is not even tried; where it is fast, the matrices themselves decide."""
+    speed = dict(zip(("float32", "bfloat16"), rates, strict=True))
+    monkeypatch.setattr(machine, "matmul_rate", lambda dtype, device="cpu": speed[dtype])
+    timed = []
+    monkeypatch.setattr(optim, "fastest", lambda run, device: timed.append(run) or 1.0 / (1 + len(timed)))
+    assert optim.faster_dtype([torch.zeros(4, 3)]) == getattr(torch, dtype)
+    assert len(timed) == (2 if dtype == "bfloat16" else 0)
 
 
 def steps(model: nn.Module, optimizers: list[torch.optim.Optimizer], numbers: range) -> None:

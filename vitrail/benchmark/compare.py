@@ -7,10 +7,9 @@ import platform
 import statistics
 from collections.abc import Callable, Mapping
 from importlib import metadata
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitrail.machine import num_cores
+from vitrail.machine import Choice, num_cores, processor
 
 PACKAGES = ("vitrail", "torch", "numpy", "pillow", "simplejpeg", "lmdb", "timm", "torchvision")
 Contender = Callable[[], float]
@@ -38,7 +37,9 @@ class Bench(NamedTuple):
     reference: str
     rows: tuple[Row, ...]
     absent: tuple[str, ...]
-    """Peers that are not installed, and why."""
+    """What could not take part, and why."""
+    choices: tuple[Choice, ...] = ()
+    """What is done on this machine because of it."""
 
 
 def take_turns(
@@ -75,19 +76,12 @@ def hardware() -> dict[str, Any]:
         except metadata.PackageNotFoundError:
             continue
     return {
-        "cpu": _processor(),
+        "cpu": processor(),
         "cores": num_cores(),
         "memory_gib": _memory(),
         "python": platform.python_version(),
         **versions,
     }
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _memory() -> int | None:

@@ -27,12 +27,11 @@ def fit_baseline(task: Task) -> Outcome | None:
     elements = ELEMENTS * min(1.0, (task.settings.minutes or MINUTES) / MINUTES)
     num = min(len(train), int(elements / model.spec.width))
     rows = make_rng("order", seed=task.settings.seed, epoch=2).permutation(len(train))[:num]
-    features = model.to(task.world.device)
     headless = task.new_model(name=f"linear_{side}", num_classes=0)
     pixels = infer(headless, task.loader(train.only(sorted(rows.tolist())), model.preprocess), task.world)
     linear = fit_linear(pixels.logits[None], pixels.labels, strength=STRENGTH, multi_label=task.sets.multi_label)
     with torch.no_grad():
-        features.head.weight[: len(linear.weight)] = linear.weight
-        features.head.bias[: len(linear.bias)] = linear.bias
+        model.head.weight[: len(linear.weight)] = linear.weight
+        model.head.bias[: len(linear.bias)] = linear.bias
     val = task.outputs(model, task.sets.val, "Validating the baseline")
     return Outcome(model, val, 0, (f"Logistic regression on {side} x {side} pixels, fitted on {num:,} images.",))

@@ -25,7 +25,7 @@ from vitrail.training.view import View
 from vitrail.training.world import World
 
 LEAST = 2  # pictures of a class
-SCAN_SHARE = 0.2  # of the run's minutes may be spent on looking at the pictures beforehand
+SCAN_SHARE = 0.1  # of the run's minutes may be spent on scanning the images beforehand
 
 
 class Splits(NamedTuple):

@@ -74,6 +74,7 @@ class Task:
     """Seconds that were spent before an interruption."""
     created: float = field(default_factory=time.monotonic)
     """When the data had been opened, scanned and split."""
+    planning_seconds: float = 0.0
     training_seconds: float = 0.0
     evaluation_seconds: float = 0.0
     speed: dict[str, float] = field(default_factory=dict)
@@ -95,10 +96,16 @@ class Task:
         return max(0.0, self.settings.minutes * 60 - (time.monotonic() - self.started))
 
     def seconds_by_phase(self) -> dict[str, float]:
-        """Where the time went: opening and splitting the data, planning, training, evaluating, and what came after."""
+        """Where the time went: opening and splitting the data, planning (with a probe or baseline), training, evaluation."""
         data, total = self.created - self.started, self.earlier + time.monotonic() - self.started
         training, evaluation = self.training_seconds, self.evaluation_seconds
-        phases = {"data": data, "training": training, "evaluation": evaluation, "total": total}
+        phases = {
+            "data": data,
+            "planning": self.planning_seconds,
+            "training": training,
+            "evaluation": evaluation,
+            "total": total,
+        }
         return {phase: round(seconds, 2) for phase, seconds in phases.items()}
 
     def objective(self) -> Classify:
@@ -189,6 +196,7 @@ class Task:
         if plan["compile"]:
             trained = torch.compile(trained, dynamic=False)  # type: ignore[assignment]
         clock = self._clock(loader, plan)
+        self.planning_seconds = time.monotonic() - self.created
         self.view.say(plan["summary"])
         job = Job(
             run=self.run,

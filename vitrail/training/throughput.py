@@ -86,10 +86,11 @@ def measure(
     few = min(FIRST, len(images))
     with _without_trace(model):
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            first = sum(_step(model, objective, images[:few], labels[:few], world, bfloat16=bfloat16))
+            first = sum(step_seconds(model, objective, images[:few], labels[:few], world, bfloat16=bfloat16))
         num = int(min(len(images), max(few, few * SECONDS / first)))
         steps = [
-            _step(model, objective, images[:num], labels[:num], world, bfloat16=bfloat16) for _ in range(TRIES + 1)
+            step_seconds(model, objective, images[:num], labels[:num], world, bfloat16=bfloat16)
+            for _ in range(TRIES + 1)
         ]
     forward, backward = min(steps[1:], key=sum)
     return Cost(sum(stored.values()) / few, forward / num, backward / num)
@@ -194,7 +195,7 @@ def compiling_pays(
         try:
             for _ in range(TRIES + 1):
                 for place, network in enumerate((model, compiled)):
-                    times[place].append(sum(_step(network, objective, images, labels, world, bfloat16=bfloat16)))
+                    times[place].append(sum(step_seconds(network, objective, images, labels, world, bfloat16=bfloat16)))
         except Exception as error:  # noqa: BLE001 - a machine without a compiler, or a model that it cannot take
             logger.info("torch.compile does not work here: %s", brief(error))
             return False
@@ -213,7 +214,7 @@ def _without_trace(model: nn.Module) -> Iterator[None]:
     torch.set_rng_state(state)
 
 
-def _step(
+def step_seconds(
     model: Any, objective: Classify, images: Tensor, labels: Tensor, world: World, *, bfloat16: bool
 ) -> tuple[float, float]:
     """The seconds of a step forward and back."""

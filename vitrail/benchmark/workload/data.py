@@ -29,12 +29,16 @@ CACHE_GB = 8.0
 PILLOW = "pillow loop"
 
 
-def run(data: str, *, workers: int = 2, rounds: int = 5, progress: Callable[[int, int], None] | None = None) -> Bench:
+def run(
+    data: str | None, *, workers: int = 2, rounds: int = 5, progress: Callable[[int, int], None] | None = None
+) -> Bench:
     """Measure on a folder of class folders, each contender over all of its pictures once a round."""
+    if data is None:
+        raise DataError("this workload reads a folder of images.", got="no DATA.", hint="a folder of class folders.")
     source = open_data(data)
     root = source.root
     if not isinstance(source, Table) or root is None or not (root / source.names[0]).is_file():
-        raise DataError("this workload reads a folder of pictures.", got=f"{data}.", hint="a folder of class folders.")
+        raise DataError("this workload reads a folder of images.", got=f"{data}.", hint="a folder of class folders.")
     absent = []
     paths = [root / name for name in source.names]
     with tempfile.TemporaryDirectory(prefix="vitrail-bench-") as folder:
@@ -57,7 +61,7 @@ def run(data: str, *, workers: int = 2, rounds: int = 5, progress: Callable[[int
         reference = "timm" if "timm" in contenders else PILLOW
         rows = take_turns(contenders, reference=reference, unit="images/s", rounds=rounds, progress=progress)
         cache.close()
-    setting = {"pictures": len(source), "size": 224, "batch": BATCH, "workers": workers, "rounds": rounds, "seed": 0}
+    setting = {"images": len(source), "size": 224, "batch": BATCH, "workers": workers, "rounds": rounds, "seed": 0}
     return Bench("data", setting, hardware(), reference, rows, tuple(absent))
 
 

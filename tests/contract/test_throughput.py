@@ -1,0 +1,131 @@
+"""What is measured before a run: the cost of whole steps, kernels, number formats, and the plan that comes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from vitrail import create_model, machine
+from vitrail.machine import Choice
+from vitrail.objective.classify import Classify
+from vitrail.training import throughput
+from vitrail.training.plan import read_plan
+from vitrail.training.throughput import Cost, Kernels
+from vitrail.training.world import World
+
+IMAGES, LABELS = torch.zeros(4, 3, 16, 16), torch.zeros(4, dtype=torch.int64)
+
+
+def test_a_forecast_counts_the_whole_step() -> None:
+    cost = Cost(0.0, forward=1.0, backward=2.0, update=10.0, data=0.5)
+    assert cost.images_per_second(10) == pytest.approx(1 / (1 + 2 + 1 + 0.5))
+    assert cost.images_per_second(1) == pytest.approx(1 / (1 + 2 + 10 + 0.5))
+    beside = cost._replace(overlaps=True)
+    assert beside.images_per_second(10) == pytest.approx(1 / 4), "a GPU computes while images are read"
+    assert beside._replace(data=7.0).images_per_second(10) == pytest.approx(1 / 7)
+
+
+@pytest.mark.parametrize(
+    "fast",
+    [
+        Kernels(),
+        Kernels(channels_last=False),
+        Kernels(fused_attention=False),
+        Kernels(bfloat16=True, fused_attention=False),
+        Kernels(bfloat16=True, fused_attention=False, channels_last=False),
+    ],
+)
+def test_the_fastest_kernels_are_found(fast: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each difference from the fastest costs a tenth more, whatever it is."""
+    model = create_model("vit_nano_conv4_32", num_classes=3)
+    now = [Kernels()]
+    apply = Kernels.apply
+    monkeypatch.setattr(Kernels, "apply", lambda kernels, model: (now.append(kernels), apply(kernels, model)))
+
+    def measure(model: nn.Module, *_: Any, bfloat16: bool) -> Cost:
+        assert bfloat16 == now[-1].bfloat16
+        return Cost(0.0, 1.1 ** sum(a != b for a, b in zip(now[-1], fast, strict=True)), 0.0)
+
+    monkeypatch.setattr(throughput, "measure", measure)
+    monkeypatch.setattr(throughput, "bfloat16_is_faster", lambda _: True)
+    found, _ = throughput.choose_kernels(model, Classify(), IMAGES, LABELS, World())
+    assert found == fast
+    assert now[-1] == fast, "and the model is left as it will be trained"
+
+
+def test_slow_bfloat16_is_never_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def measure(model: nn.Module, *_: Any, bfloat16: bool) -> Cost:
+        tried.append(bfloat16)
+        return Cost(0.0, 1.0, 1.0)
+
+    monkeypatch.setattr(throughput, "measure", measure)
+    monkeypatch.setattr(machine, "matmul_rate", lambda dtype, device="cpu": {"float32": 1.0, "bfloat16": 0.03}[dtype])
+    model = create_model("vit_mu_patch16_224", num_classes=3)
+    kernels, _ = throughput.choose_kernels(model, Classify(), IMAGES, LABELS, World())
+    assert not kernels.bfloat16
+    assert not any(tried)
+    assert not throughput.bfloat16_predicts_faster(model, IMAGES, World())
+    tried.clear()
+    kernels, _ = throughput.choose_kernels(model, Classify(), IMAGES, LABELS, World(), bfloat16=True)
+    assert kernels.bfloat16, "but it is what a user gets who asks for it"
+
+
+def test_an_update_is_timed_and_changes_nothing() -> None:
+    from vitrail.training.plan import _update
+    from vitrail.training.recipe.scratch import Spec
+
+    model = create_model("vit_mu_patch4_gap_16", num_classes=3)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert throughput.update_seconds(model, _update(model, Spec(steps=1), torch.float32), World()) > 0.0
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_attention_is_written_out_where_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    fused = []
+    kernel = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        torch.nn.functional, "scaled_dot_product_attention", lambda *a, **k: fused.append(1) or kernel(*a, **k)
+    )
+    model = create_model("vit_mu_patch4_gap_16", num_classes=3)
+    images = torch.randn(2, 3, 16, 16)
+    outputs = []
+    for setting in (True, False):
+        fused.clear()
+        Kernels(fused_attention=setting).apply(model)
+        outputs.append(model(images))
+        assert bool(fused) == setting
+    assert torch.allclose(*outputs, atol=1e-6)
+    with torch.no_grad():
+        model(images)
+    assert fused, "without a gradient there is nothing to gain"
+
+
+def test_a_plan_of_an_earlier_version_continues_as_it_was() -> None:
+    stored = {"bfloat16": True, "images_per_second": 100.0, "told": "Training in bfloat16.", "batch_size": 8}
+    plan = read_plan(stored)
+    assert plan["muon"] == "bfloat16"
+    assert plan["channels_last"]
+    assert not plan["fused_attention"]
+    assert plan["evaluated_per_second"] == 150.0
+    assert plan["summary"] == "Training in bfloat16."
+    assert read_plan({**stored, "bfloat16": False})["fused_attention"]
+    assert read_plan({**stored, "muon": "float32"})["muon"] == "float32"
+
+
+def test_what_is_faster_is_chosen_and_why() -> None:
+    assert machine._faster("x", ("a", 1.0), ("b", 2.0)) == Choice("x", "b", "b is 2.00 times as fast as a")
+    assert machine._faster("x", ("a", 1.0), ("b", 1.01)).chosen == "a", "not for a hundredth"
+    assert machine._faster("x", ("a", 1.0), ("b", None)) == Choice("x", "a", "b cannot be measured here")
+
+
+def test_this_machine_is_measured() -> None:
+    assert machine.matmul_rate("float32") > 1e8
+    assert machine.copy_rate() > 1e8
+    assert machine.num_cores() >= 1
+    assert {choice.what for choice in machine.choices()} >= {"training and features", "exports", "threads"}
