@@ -306,7 +306,7 @@ def test_claimed_once(tmp_path: Path) -> None:
         assert run.is_dir()
     assert names(tmp_path) == []  # nothing was begun, so nothing is left
     with directory.claim(run):
-        directory.write_config(run, {"asked": {}})
+        directory.write_config(run, {"request": {}})
     assert names(run) == [".lock", "config.yaml"]
 
 

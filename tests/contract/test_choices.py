@@ -42,7 +42,7 @@ def pictures(tmp_path: Path) -> Path:
 
 
 def chosen(run: Path) -> dict[str, Any]:
-    return yaml.safe_load((run / "config.yaml").read_text())["chosen"]
+    return yaml.safe_load((run / "config.yaml").read_text())["decisions"]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_choice_is_made_once_for_a_run(pictures: Path, tmp_path: Path, monkeyp
     before = chosen(tmp_path / "run")
     train(pictures, **told)
     assert chosen(tmp_path / "run") == before
-    assert before.keys() >= {"model", "looked", "fit"}
+    assert before.keys() >= {"model", "scanned", "plan"}
 
 
 def test_speed_is_measured_and_leaves_no_trace() -> None:
@@ -145,7 +145,7 @@ def test_no_time_to_look_at_every_picture_is_remembered() -> None:
     table, heard, remembered = table_of([0, 1] * 20, side=64), Heard(), {}
     short = Settings(minutes=1e-9)
     sets = make_splits(table, short, heard, World(), check=True, chosen=remembered)
-    assert remembered == {"looked": False}
+    assert remembered == {"scanned": False}
     assert "duplicates are not looked for" in heard.said[0]
     again = make_splits(table, Settings(minutes=1000.0), heard, World(), check=True, chosen=remembered)
     assert (sets.val.names, sets.story) == (again.val.names, again.story)

@@ -135,7 +135,7 @@ def _entry(name: str, path: Path, told: dict[str, Any]) -> Entry:
 def _pair(name: str, first: dict[str, Any], second: dict[str, Any], num: int) -> Pair:
     before, after = ([row for row in told["rows"] if row.split == told["split"]] for told in (first, second))
     # Pictures that are no files are called by number: they are the same only if all of them are.
-    origins = {told["config"]["asked"].get("data", "") for told in (first, second)}
+    origins = {told["config"]["request"].get("data", "") for told in (first, second)}
     unnamed = len(origins) > 1 and any(origin.startswith(f"{IN_MEMORY} ") for origin in origins)
     paired = None if unnamed else compare_rows(before, after)
     return Pair(name, paired, 0 if paired is None else paired.n, paired is not None and paired.p_value * num < 0.05)

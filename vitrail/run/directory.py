@@ -31,6 +31,7 @@ from vitrail.files import clean, write_text
 CONFIG, RESULT, METRICS, TIMING, LOCK = "config.yaml", "result.json", "metrics.jsonl", "timing.jsonl", ".lock"
 CHECKPOINTS = "checkpoints"
 FOLDS = "folds.json"
+OLD_NAMES = {"asked": "request", "chosen": "decisions", "looked": "scanned", "fit": "plan"}  # in config.yaml of 0.1
 REPLACED = (
     *(CONFIG, RESULT, "model.safetensors", "config.json", "preprocessor_config.json"),
     *("labels.json", "calibration.json", "golden.safetensors", "README.md", "account.json", "predictions.csv"),
@@ -97,8 +98,17 @@ def stored_config(path: Path) -> dict[str, Any] | None:
         config = yaml.safe_load((path / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise RunError(f"{path / CONFIG} cannot be read.", got=brief(error), hint="another --run.") from None
-    if not isinstance(config, dict) or not isinstance(config.get("asked"), dict):
+    config = _current_names(config) if isinstance(config, dict) else {}
+    if not isinstance(config.get("request"), dict):
         raise RunError(f"{path / CONFIG} is not that of a run.", got="other keys.", hint="another --run.")
+    return config
+
+
+def _current_names(config: dict[str, Any]) -> dict[str, Any]:
+    """A config.yaml of version 0.1 under today's names."""
+    config = {OLD_NAMES.get(key, key): value for key, value in config.items()}
+    if isinstance(config.get("decisions"), dict):
+        config["decisions"] = {OLD_NAMES.get(key, key): value for key, value in config["decisions"].items()}
     return config
 
 

@@ -12,6 +12,7 @@ import torch
 from vitrail.data.table import Source, Stream
 from vitrail.errors import TrainError
 from vitrail.training import optim
+from vitrail.training.plan import seconds_held_back
 from vitrail.training.settings import Common, Settings
 from vitrail.training.splits import Splits
 from vitrail.training.task import Task
@@ -56,12 +57,16 @@ def _few(source: Source) -> Source:
 
 def forecast(task: Task, settings: Common, sets: Splits) -> tuple[str, ...]:
     """What the whole run will take, from what one step took."""
-    plan = task.config.get("chosen", {}).get("fit")
+    plan = task.config.get("decisions", {}).get("plan")
     if plan is None or not isinstance(settings, Settings):
-        return (f"A probe of {len(sets.train):,} pictures: each is looked at a few times, and nothing is trained.",)
+        seconds = 2 * len(sets.train) / task.speed["forecast"]
+        return (
+            f"A probe of {len(sets.train):,} images: features of each, as it is and mirrored, take about {seconds:,.0f} s "
+            f"({task.speed['forecast']:,.0f} a second); then a linear classifier is fitted.",
+        )
     speed, num = plan["images_per_second"], len(sets.train)
     if settings.minutes is not None:
-        images = settings.minutes * 60 * speed
+        images = max(1.0, settings.minutes * 60 - seconds_held_back(plan, sets)) * speed
         steps = images / settings.batch_size
         length = f"{settings.minutes:g} minutes are about {steps:,.0f} steps, {images / num:,.1f} epochs"
     else:

@@ -16,9 +16,12 @@ from vitrail.objective.classify import Classify
 from vitrail.training import optim, throughput
 from vitrail.training.ema import Ema
 from vitrail.training.settings import Common, Settings
+from vitrail.training.splits import Splits
 from vitrail.training.throughput import Cost, Kernels
 from vitrail.training.world import World
 
+CLOSING = 2.0  # seconds for writing the model and the report
+EXPLAINED = 120  # images that could be evaluated in the time of the report's maps
 LONG = 1200.0  # seconds of training from which torch.compile is tried
 FORWARD_SPEED = 1.5  # of evaluation, as a multiple of the speed of training, in plans that did not measure it
 
@@ -114,6 +117,12 @@ def make_plan(
         + (f", each batch in {parts} parts" if parts > 1 else "")
         + ".",
     }
+
+
+def seconds_held_back(plan: dict[str, Any], splits: Splits) -> float:
+    """What follows training: the last validations, the test, the report with its maps, the files of the run."""
+    num = EXPLAINED + 2 * len(splits.val) + (len(splits.test) if splits.test is not None else 0)
+    return CLOSING + num / plan["evaluated_per_second"]
 
 
 def _mean_speed(small: float, full: float, settings: Settings) -> float:

@@ -131,11 +131,11 @@ class Scanner:
         return [replace(self.seen[row], index=number) for number, row in enumerate(rows)]
 
     def _look(self, source: Source, label: str) -> list[Scan] | None:
-        if not self.chosen.get("looked", True):
+        if not self.chosen.get("scanned", True):
             return None
-        seconds = None if "looked" in self.chosen else self.seconds
+        seconds = None if "scanned" in self.chosen else self.seconds
         seen = scan_source(source, seconds=seconds, progress=lambda done, total: self.view.progress(label, done, total))
-        self.chosen["looked"] = seen is not None
+        self.chosen["scanned"] = seen is not None
         if seen is None:
             self.view.say(
                 f"Looking at all {len(source):,} pictures would take more than {SCAN_SHARE:.0%} of the time, so "
@@ -177,4 +177,4 @@ def fingerprint(source: Source) -> str:
 def learned_from(model: str | Path, source: Source) -> bool:
     """Whether a run was trained on this data."""
     config = stored_config(Path(model)) if is_run(model) else None
-    return config is not None and config["asked"].get("data_fingerprint") == fingerprint(source)
+    return config is not None and config["request"].get("data_fingerprint") == fingerprint(source)

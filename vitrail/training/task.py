@@ -26,7 +26,7 @@ from vitrail.training import throughput
 from vitrail.training.clock import Clock
 from vitrail.training.evaluation import Outputs, infer
 from vitrail.training.loop import train as run_loop
-from vitrail.training.plan import make_plan, measure_training, read_plan
+from vitrail.training.plan import make_plan, measure_training, read_plan, seconds_held_back
 from vitrail.training.settings import Common, Settings
 from vitrail.training.shard import put_together
 from vitrail.training.splits import Splits
@@ -37,8 +37,6 @@ from vitrail.training.world import World, spread
 
 T = TypeVar("T")
 EVALUATION_BATCH = 64
-CLOSING = 2.0  # seconds for writing the model and the report
-EXPLAINED = 120  # images that could be evaluated in the time of the report's maps
 COPIES = 12  # of the weights on the disk: three checkpoints of weights, average and two moments
 
 
@@ -82,7 +80,7 @@ class Task:
 
     def decide(self, key: str, choose: Callable[[], T]) -> T:
         """A choice that is made once for a run, by the leader, and kept in its config.yaml."""
-        chosen = self.config.setdefault("chosen", {})
+        chosen = self.config.setdefault("decisions", {})
         if key not in chosen:
             chosen[key] = self.world.on_rank_zero(choose)
             if self.world.is_rank_zero:
@@ -185,7 +183,7 @@ class Task:
         if settings.small_until:
             less = model.preprocess.override({"size": throughput.smaller(model.spec, settings.small_side)})
             small = self.loader(self.sets.train, less, training=True)
-        plan = read_plan(self.decide("fit", lambda: self._plan(model, objective, loader, small)))
+        plan = read_plan(self.decide("plan", lambda: self._plan(model, objective, loader, small)))
         check_batch(loader, plan["batch_size"])
         Kernels(**{name: plan[name] for name in Kernels._fields}).apply(model)
         settings = settings.override({"accumulate": plan["accumulate"], "batch_size": loader.batch_size})
@@ -264,9 +262,7 @@ class Task:
         if steps is not None:
             return Clock(steps=steps, seconds=None)
         assert left is not None, "a run has a length"
-        num = EXPLAINED + len(self.sets.val) * 2 + (len(self.sets.test) if self.sets.test is not None else 0)
-        reserve = CLOSING + num / plan["evaluated_per_second"]
-        return Clock(steps=None, seconds=max(1.0, left - reserve))
+        return Clock(steps=None, seconds=max(1.0, left - seconds_held_back(plan, self.sets)))
 
 
 def check_batch(loader: Loader, batch_size: int) -> None:

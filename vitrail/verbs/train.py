@@ -122,11 +122,11 @@ def _train(asked: Asked, path: Path, how: How, *, started: float, report: bool) 
     view, world = how.view, how.world
     with directory.claim(path) if world.is_rank_zero else nullcontext():
         before = world.on_rank_zero(lambda: directory.stored_config(path))
-        other = before is not None and before["asked"] != asked.words
+        other = before is not None and before["request"] != asked.words
         if other and world.on_rank_zero(lambda: directory.forget_unless_begun(path)):
             before = None  # asked for in other words, but nothing had come of it
         if before is not None:
-            directory.check_same(path, before["asked"], asked.words)
+            directory.check_same(path, before["request"], asked.words)
             result = world.on_rank_zero(lambda: directory.read_result(path))
             if result is not None:
                 if report:
@@ -134,8 +134,8 @@ def _train(asked: Asked, path: Path, how: How, *, started: float, report: bool) 
                 if report and world.is_rank_zero and (path / SUMMARY).is_file() and not (path / REPORT).is_file():
                     write_report(path, asked.source)
                 return Training(**{**result, "run": path, "story": tuple(result["story"])})
-        config = before or {"asked": asked.words, "command": how.command}
-        sets = _sets(asked, view, world, config.setdefault("chosen", {}))
+        config = before or {"request": asked.words, "command": how.command}
+        sets = _sets(asked, view, world, config.setdefault("decisions", {}))
         if world.is_rank_zero:
             directory.write_config(path, config)
         task = asked.task(path, sets, view, world, config=config, shard=how.shard, started=started)

@@ -1,0 +1,76 @@
+"""Runs of the version before open, and continue from their checkpoints.
+
+runs_0_1.zip was written by version 0.1.0 (commit 61dd8da): `finished`, four steps on the digits, and `interrupted`, the
+same run killed after its second step.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+import vitrail
+from vitrail.errors import RunError
+
+SETTINGS = (
+    *("steps=4", "eval_every=2", "batch_size=32", "precision=float32", "cache_gb=0.0"),
+    *("model.width=16", "model.depth=1", "model.heads=2", "model.hidden=16"),
+    *("model.stem.channels=[8, 16]", "model.stem.strides=[1, 2]", "model.stem.units=[0, 1]"),
+)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    with zipfile.ZipFile(Path(__file__).with_name("runs_0_1.zip")) as archive:
+        archive.extractall(tmp_path)
+    return tmp_path
+
+
+def train(run: Path, *more: str) -> vitrail.verbs.train.Training:
+    return vitrail.train("digits", recipe="scratch", model="vit_mu_conv2_8", run=run, settings=(*SETTINGS, *more))
+
+
+def test_an_interrupted_run_continues(runs: Path) -> None:
+    run = runs / "interrupted"
+    first = (run / "metrics.jsonl").read_text()
+    old = yaml.safe_load((run / "config.yaml").read_text())
+    result = train(run)
+    assert result.steps == 4
+    metrics = (run / "metrics.jsonl").read_text()
+    assert metrics.startswith(first), "from its second step on"
+    assert json.loads(metrics.splitlines()[-1])["step"] == 4
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert config["request"] == old["asked"]
+    assert config["decisions"]["plan"] == old["chosen"]["fit"], "as it was planned then"
+    assert config["decisions"]["scanned"] == old["chosen"]["looked"]
+    assert not config.keys() & {"asked", "chosen"}
+
+
+def test_an_interrupted_run_ends_near_the_one_that_was_not(runs: Path) -> None:
+    """Not to the bit: Muon computes in batches since."""
+    train(runs / "interrupted")
+    ends = [
+        json.loads((runs / name / "metrics.jsonl").read_text().splitlines()[-1]) for name in ("interrupted", "finished")
+    ]
+    assert ends[0]["val_loss"] == pytest.approx(ends[1]["val_loss"], abs=0.02)
+
+
+def test_a_finished_run_opens_and_says_its_result(runs: Path) -> None:
+    run = runs / "finished"
+    model = vitrail.load(run)
+    assert model.labels == tuple("0123456789")
+    result = train(run)
+    assert result.test == json.loads((run / "result.json").read_text())["test"]
+    assert result.seconds_by_phase is None
+    assert (run / "report.html").is_file(), "the report is made from what the run holds"
+    evaluated = vitrail.evaluate(run, "digits")
+    assert evaluated.top1 == result.test["top1"]
+
+
+def test_other_settings_are_still_refused(runs: Path) -> None:
+    with pytest.raises(RunError, match="lr"):
+        train(runs / "finished", "lr=0.5")
