@@ -39,6 +39,7 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "hybrid-root": ("vit_mu_r_s16_p8_224", {"image_size": 64}),
     "bit": ("resnetv2_50x1_bit", {"image_size": (64, 96), "layers": (1, 1, 1, 1)}),
     "bit-odd": ("resnetv2_50x1_bit", {"image_size": (75, 50), "layers": (1, 2, 1, 1)}),
+    "linear": ("linear_16", {"image_size": (16, 24)}),
 }
 
 
@@ -151,7 +152,7 @@ def test_another_picture_size_at_run_time(kind: str) -> None:
         assert torch.allclose(model(image), built(image), atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["vit", "distilled", "bit"])
+@pytest.mark.parametrize("kind", ["vit", "distilled", "bit", "linear"])
 def test_a_replaced_head_is_zero(kind: str) -> None:
     model = make(kind)
     model.replace_head(3)
@@ -323,3 +324,16 @@ def test_a_picture_that_the_patch_does_not_divide() -> None:
 def test_an_unknown_model_lists_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match=r"vit_base_patch16_224"):
         create_model("vit_bas_patch16_224")
+
+
+def test_a_linear_classifier_takes_images_of_one_size() -> None:
+    with pytest.raises(ShapeError, match="a weight for each pixel") as refused:
+        make("linear")(torch.randn(2, 3, 16, 16))
+    assert refused.value.hint == "16 x 24."
+
+
+def test_a_linear_classifier_is_linear() -> None:
+    model = make("linear").double()
+    one, other = (image_for(model).double() for _ in range(2))
+    mixed = model(0.3 * one + 0.7 * other)
+    assert torch.allclose(mixed, 0.3 * model(one) + 0.7 * model(other))

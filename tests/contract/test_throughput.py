@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from vitrail import create_model, machine
+from tests.contract.test_choices import Heard
+from vitrail import create_model, load, machine, train
 from vitrail.machine import Choice
 from vitrail.objective.classify import Classify
 from vitrail.training import throughput
-from vitrail.training.plan import read_plan
+from vitrail.training.plan import make_plan, read_plan
 from vitrail.training.throughput import Cost, Kernels
 from vitrail.training.world import World
 
@@ -129,3 +131,47 @@ def test_this_machine_is_measured() -> None:
     assert machine.copy_rate() > 1e8
     assert machine.num_cores() >= 1
     assert {choice.what for choice in machine.choices()} >= {"training and features", "exports", "threads"}
+
+
+DIGITS = ("steps=3", "batch_size=32", "precision=float32", "small_until=0.0")
+
+
+def test_a_run_that_is_slower_than_forecast_says_so_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def optimistic(*args: Any, **options: Any) -> dict[str, Any]:
+        plan = make_plan(*args, **options)
+        return {**plan, "images_per_second": factor * plan["images_per_second"]}
+
+    monkeypatch.setattr("vitrail.training.task.make_plan", optimistic)
+    monkeypatch.setattr("vitrail.training.state.PROBATION", 0.0)
+    for factor, times in ((1000.0, 1), (0.001, 0)):
+        heard = Heard()
+        train("digits", recipe="scratch", run=tmp_path / str(factor), settings=DIGITS, report=False, view=heard)
+        assert sum("Slower than forecast" in line for line in heard.said) == times
+
+
+def test_a_result_says_where_the_time_went(tmp_path: Path) -> None:
+    result = train("digits", recipe="scratch", run=tmp_path / "run", settings=DIGITS, report=False)
+    phases = result.seconds_by_phase
+    assert list(phases) == ["data", "planning", "training", "evaluation", "total"]
+    assert all(seconds > 0.0 for seconds in phases.values())
+    assert phases["total"] >= sum(phases.values()) - phases["total"]
+    assert phases["total"] == pytest.approx(result.seconds, abs=0.1)
+    assert result.images_per_second.keys() == {"forecast", "measured"}
+
+
+def test_auto_keeps_logistic_regression_where_it_is_better(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three steps teach a transformer nothing."""
+    heard = Heard()
+    result = train("digits", run=tmp_path / "run", settings=DIGITS, report=False, view=heard)
+    assert load(tmp_path / "run").name == "linear_8"
+    assert result.test["top1"] > 0.9
+    assert "Logistic regression on pixels is better" in " ".join(result.story)
+    assert any("Baseline, logistic regression on pixels" in line for line in heard.said)
+    predictions = (tmp_path / "run" / "predictions.csv").read_text().splitlines()
+    assert len(predictions) == 1 + 144 + 359
+
+    monkeypatch.setattr("vitrail.training.baseline.STRENGTH", 1e-9)
+    train("digits", run=tmp_path / "useless", settings=DIGITS, report=False)
+    assert load(tmp_path / "useless").name == "vit_nano_conv2_8", "a baseline that knows nothing is not kept"
+    train("digits", model="vit_mu_conv2_8", run=tmp_path / "named", settings=DIGITS, report=False)
+    assert load(tmp_path / "named").name == "vit_mu_conv2_8", "nor is there one for a model that was asked for"

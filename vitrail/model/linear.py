@@ -1,7 +1,8 @@
 """Multinomial logistic regression on pixels: the baseline that every other model has to beat (arXiv 1708.07747, table 3).
 
-Each pixel is a token and there is no encoder, so that everything that works with models (checkpoints, exports, reports,
-serving) works with this one too. `vitrail train` fits it first, and keeps it when nothing better can be trained in time.
+The whole image is one patch, its pixels are the one token, and there is no encoder: so everything that works with models
+(exports, reports, serving) works with this one too. `vitrail train` fits it first when there are no pretrained weights,
+and keeps it when nothing better can be trained in the time.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ class Spec(spec.Spec):
 
     @property
     def width(self) -> int:
-        """The length of the vector that the classifier sees."""
+        """All values of an image."""
         return self.channels * self.image_size[0] * self.image_size[1]
 
     @property
     def layout(self) -> Layout:
-        """Every pixel is a cell."""
-        return Layout(self.image_size)
+        """One cell, the image."""
+        return Layout((1, 1))
 
 
 class LinearClassifier(nn.Module):
@@ -68,7 +69,7 @@ class LinearClassifier(nn.Module):
         return "head.weight"
 
     def tokenize(self, image: Float[Tensor, "B C Y X"]) -> Tokens:
-        """Each pixel a token."""
+        """The image as one token."""
         check_image(image, self.spec.channels)
         size = (image.shape[2], image.shape[3])
         if size != self.spec.image_size:
@@ -77,15 +78,15 @@ class LinearClassifier(nn.Module):
                 got=f"{by(size)}.",
                 hint=f"{by(self.spec.image_size)}.",
             )
-        return Tokens(rearrange(image, "B C Y X -> B (Y X) C"), Layout(size))
+        return Tokens(rearrange(image, "B C Y X -> B 1 (C Y X)"), self.spec.layout)
 
     def encode(self, tokens: Tokens) -> Tokens:
         """The pixels as they are."""
         return tokens
 
     def pool(self, tokens: Tokens) -> Float[Tensor, "B D"]:
-        """All pixels in one vector."""
-        return tokens.x.flatten(1)
+        """The one token."""
+        return tokens.x[:, 0]
 
     def classify(self, tokens: Tokens) -> Float[Tensor, "B K"]:
         """The logits."""

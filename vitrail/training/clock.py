@@ -7,6 +7,7 @@ were spent. So the schedule reaches zero when the time is over, however busy the
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 
 
 class Clock:
@@ -32,3 +33,35 @@ class Clock:
     def go_back(self, spent: float) -> None:
         """After an interruption: so many seconds were spent before."""
         self.spent, self.started = spent, time.monotonic()
+
+
+@dataclass
+class Timing:
+    """Where the time of a run goes, and how its speed compares with the forecast; shared by all stages of a recipe."""
+
+    started: float = field(default_factory=time.monotonic)
+    data_ready: float = field(default_factory=time.monotonic)
+    """When the data had been opened, scanned and split."""
+    before: float = 0.0
+    """Seconds before an interruption."""
+    planning: float = 0.0
+    training: float = 0.0
+    evaluation: float = 0.0
+    speed: dict[str, float] = field(default_factory=dict)
+    """Images per second: the `forecast`, and what was `measured`."""
+
+    @property
+    def total(self) -> float:
+        """Seconds so far, those before an interruption included."""
+        return self.before + time.monotonic() - self.started
+
+    def phases(self) -> dict[str, float]:
+        """Opening and splitting the data; planning, with a probe or baseline; training; evaluation within it; all."""
+        phases = {
+            "data": self.data_ready - self.started,
+            "planning": self.planning,
+            "training": self.training,
+            "evaluation": self.evaluation,
+            "total": self.total,
+        }
+        return {phase: round(seconds, 2) for phase, seconds in phases.items()}

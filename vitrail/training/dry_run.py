@@ -59,10 +59,10 @@ def forecast(task: Task, settings: Common, sets: Splits) -> tuple[str, ...]:
     """What the whole run will take, from what one step took."""
     plan = task.config.get("decisions", {}).get("plan")
     if plan is None or not isinstance(settings, Settings):
-        seconds = 2 * len(sets.train) / task.speed["forecast"]
+        seconds = 2 * len(sets.train) / task.timing.speed["forecast"]
         return (
             f"A probe of {len(sets.train):,} images: features of each, as it is and mirrored, take about {seconds:,.0f} s "
-            f"({task.speed['forecast']:,.0f} a second); then a linear classifier is fitted.",
+            f"({task.timing.speed['forecast']:,.0f} a second); then a linear classifier is fitted.",
         )
     speed, num = plan["images_per_second"], len(sets.train)
     if settings.minutes is not None:

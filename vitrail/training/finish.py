@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from itertools import islice
@@ -47,11 +46,11 @@ def finish_run(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
     result: dict[str, Any] = {
         "recipe": recipe,
         "steps": outcome.steps,
-        "seconds": round(task.earlier + time.monotonic() - task.started, 2),
+        "seconds": round(task.timing.total, 2),
         **{split: _score(summaries.get(split), judged.get(split)) for split in ("val", "test")},
         "story": list(outcome.story),
-        "seconds_by_phase": task.seconds_by_phase(),
-        "images_per_second": task.speed or None,
+        "seconds_by_phase": task.timing.phases(),
+        "images_per_second": task.timing.speed or None,
     }
     if sets.val is sets.train:
         result["val"]["cross_validated"] = True

@@ -23,7 +23,7 @@ from vitrail.nn.attention.full import set_fused
 from vitrail.objective.classify import Classify, class_weights
 from vitrail.run.directory import check_room, write_config
 from vitrail.training import throughput
-from vitrail.training.clock import Clock
+from vitrail.training.clock import Clock, Timing
 from vitrail.training.evaluation import Outputs, infer
 from vitrail.training.loop import train as run_loop
 from vitrail.training.plan import make_plan, measure_training, read_plan, seconds_held_back
@@ -65,18 +65,9 @@ class Task:
     world: World
     shard: bool = False
     config: dict[str, Any] = field(default_factory=dict)
-    started: float = field(default_factory=time.monotonic)
     loaders: list[Loader] = field(default_factory=list)
     """All that were made, which know what could not be read."""
-    earlier: float = 0.0
-    """Seconds that were spent before an interruption."""
-    created: float = field(default_factory=time.monotonic)
-    """When the data had been opened, scanned and split."""
-    planning_seconds: float = 0.0
-    training_seconds: float = 0.0
-    evaluation_seconds: float = 0.0
-    speed: dict[str, float] = field(default_factory=dict)
-    """Images per second: the `forecast`, and what was `measured`."""
+    timing: Timing = field(default_factory=Timing)
 
     def decide(self, key: str, choose: Callable[[], T]) -> T:
         """A choice that is made once for a run, by the leader, and kept in its config.yaml."""
@@ -91,20 +82,7 @@ class Task:
         """Of the minutes that the user has; None if the length is told otherwise."""
         if self.settings.minutes is None:
             return None
-        return max(0.0, self.settings.minutes * 60 - (time.monotonic() - self.started))
-
-    def seconds_by_phase(self) -> dict[str, float]:
-        """Where the time went: opening and splitting the data, planning (with a probe or baseline), training, evaluation."""
-        data, total = self.created - self.started, self.earlier + time.monotonic() - self.started
-        training, evaluation = self.training_seconds, self.evaluation_seconds
-        phases = {
-            "data": data,
-            "planning": self.planning_seconds,
-            "training": training,
-            "evaluation": evaluation,
-            "total": total,
-        }
-        return {phase: round(seconds, 2) for phase, seconds in phases.items()}
+        return max(0.0, self.settings.minutes * 60 - (time.monotonic() - self.timing.started))
 
     def objective(self) -> Classify:
         """The loss that the settings ask for."""
@@ -194,7 +172,7 @@ class Task:
         if plan["compile"]:
             trained = torch.compile(trained, dynamic=False)  # type: ignore[assignment]
         clock = self._clock(loader, plan)
-        self.planning_seconds = time.monotonic() - self.created
+        self.timing.planning = time.monotonic() - self.timing.data_ready
         self.view.say(plan["summary"])
         job = Job(
             run=self.run,
@@ -214,12 +192,12 @@ class Task:
             metric="map" if self.sets.multi_label else "top1",
         )
         progress = run_loop(job)
-        self.earlier = clock.spent
-        self.training_seconds += progress.training_seconds
-        self.evaluation_seconds += progress.evaluation_seconds
+        self.timing.before = clock.spent
+        self.timing.training += progress.training_seconds
+        self.timing.evaluation += progress.evaluation_seconds
         if progress.training_seconds:
             measured = progress.step * loader.batch_size / progress.training_seconds
-            self.speed = {"forecast": plan["images_per_second"], "measured": round(measured, 1)}
+            self.timing.speed = {"forecast": plan["images_per_second"], "measured": round(measured, 1)}
         if self.shard:
             put_together(model, held)
         model.to(memory_format=torch.contiguous_format)

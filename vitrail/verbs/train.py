@@ -27,6 +27,7 @@ from vitrail.report.run import OUT_OF_FOLD, REPORT, write_report
 from vitrail.run import directory
 from vitrail.run.predictions import PREDICTIONS, SUMMARY, PredictionRow, read_predictions, suspects, write_predictions
 from vitrail.training import world as processes
+from vitrail.training.clock import Timing
 from vitrail.training.dry_run import Rates, few_of, forecast, one_step, try_rates
 from vitrail.training.finish import finish_run
 from vitrail.training.settings import LENGTHS, Common
@@ -138,7 +139,7 @@ def _train(asked: Asked, path: Path, how: How, *, started: float, report: bool) 
         sets = _sets(asked, view, world, config.setdefault("decisions", {}))
         if world.is_rank_zero:
             directory.write_config(path, config)
-        task = asked.task(path, sets, view, world, config=config, shard=how.shard, started=started)
+        task = asked.task(path, sets, view, world, config=config, shard=how.shard, timing=Timing(started=started))
         try:
             outcome = plug.load(RECIPES, asked.recipe).train(task)
         except KeyboardInterrupt as stop:
@@ -304,7 +305,7 @@ def _dry_run(asked: Asked, view: View) -> Training:
     sets = _sets(asked, view, World())
     with tempfile.TemporaryDirectory(prefix="vitrail-") as folder:
         small = asked._replace(settings=one_step(asked.settings))
-        task = small.task(Path(folder), few_of(sets), Silent(), World(), started=started)
+        task = small.task(Path(folder), few_of(sets), Silent(), World(), timing=Timing(started=started))
         ended = finish_run(task, asked.recipe, plug.load(RECIPES, asked.recipe).train(task))
         return Training(run=Path("(nothing kept)"), **{**ended, "story": forecast(task, asked.settings, sets)})
 

@@ -129,9 +129,9 @@ def views_of(task: Task, model: Any, source: Source) -> Views:
         )
         for label, network in (("Features", model), ("Features, mirrored", Mirrored(model)))
     ]
-    task.training_seconds += time.monotonic() - began
+    task.timing.training += time.monotonic() - began
     measured = 2 * len(source) / (time.monotonic() - began)
-    task.speed = {"forecast": round(forecast, 1), "measured": round(measured, 1)}
+    task.timing.speed = {"forecast": round(forecast, 1), "measured": round(measured, 1)}
     return Views(torch.stack([each.logits for each in outputs]), *outputs[0][1:])
 
 
