@@ -72,7 +72,7 @@ def finish_run(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
             classes=sets.classes,
             golden=_golden(task, model.preprocess),
             calibration=calibration,
-            card={"facts": facts, "result": result, "accounts": summaries},
+            card={"facts": facts, "result": result, "summaries": summaries},
         )
         rows = [
             row
@@ -99,7 +99,7 @@ def _golden(task: Task, preprocess: Preprocess) -> UInt8[Tensor, "n Y X C"]:
     def stored() -> Iterator[Pixels]:
         for picture in task.sets.val:
             with suppress(DataError) if skips else nullcontext():
-                yield reader.stored(picture)
+                yield reader.read(picture)
 
     return torch.from_numpy(np.stack(list(islice(stored(), NUM_GOLDEN))))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from vitrail.tokens import by
+from vitrail.tokens import format_size
 from vitrail.training.task import Task
 from vitrail.training.throughput import smaller
 
@@ -27,7 +27,9 @@ def affordable(task: Task) -> Task:
         epochs = left * task.speed_of(model) / len(task.sets.train)
         own, size = model.spec.image_size, smaller(model.spec, min(1.0, max(SMALLEST, math.sqrt(epochs / FEWEST))))
         if size != own:
-            task.view.say(f"Pictures of {by(size)} pixels instead of {by(own)}, for the time that there is.")
+            task.view.say(
+                f"Pictures of {format_size(size)} pixels instead of {format_size(own)}, for the time that there is."
+            )
         return list(size)
 
     size = tuple(task.decide("image_size", choose))
