@@ -1,4 +1,4 @@
-"""What an explanation costs: a page and a still picture against the model's forward passes, and ViT-L's memory.
+"""The cost of an explanation: page and figure against the model's forward passes, and ViT-L's memory.
 
 python benchmarks/explain.py WEIGHTS PHOTO.jpg > benchmarks/explain.json
 """
@@ -17,18 +17,18 @@ ROUNDS, PASSES = 7, 12
 LARGE = """
 import resource, sys, numpy, vitrail
 model = vitrail.create_model("vit_large_patch16_224").eval()
-found = vitrail.explain(model, numpy.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype="uint8"))
-size = len(found.page())
+explanation = vitrail.explain(model, numpy.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype="uint8"))
+size = len(explanation.page())
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, size / 2**20)
 """
 
 
 def main() -> None:
-    """Time both in turns and print one JSON document."""
-    words = argparse.ArgumentParser()
-    words.add_argument("weights")
-    words.add_argument("photo")
-    told = words.parse_args()
+    """Time both alternately and print one JSON document."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("weights")
+    parser.add_argument("photo")
+    args = parser.parse_args()
     import io
 
     import torch
@@ -37,21 +37,21 @@ def main() -> None:
     from vitrail.benchmark.compare import hardware
     from vitrail.inspection.drawing import save_figure
     from vitrail.run.open import open_model
-    from vitrail.verbs.explain import DOTS
+    from vitrail.verbs.explain import DPI
 
-    model = open_model(told.weights)
+    model = open_model(args.weights)
     forward, whole = [], []
     for _ in range(ROUNDS + 1):
-        found = explain(model, told.photo)
+        explanation = explain(model, args.photo)
         started = time.perf_counter()
         with torch.inference_mode():
             for _ in range(PASSES):
-                model(found.images)
+                model(explanation.inputs)
         forward.append(time.perf_counter() - started)
         started = time.perf_counter()
-        found = explain(model, told.photo)
-        page = found.page()
-        save_figure(found.figure(), io.BytesIO(), "png", DOTS)
+        explanation = explain(model, args.photo)
+        page = explanation.page()
+        save_figure(explanation.figure(), io.BytesIO(), "png", DPI)
         whole.append(time.perf_counter() - started)
     large = subprocess.run([sys.executable, "-c", LARGE], capture_output=True, text=True, check=True).stdout.split()  # noqa: S603
     document = {

@@ -1,10 +1,10 @@
-"""Every form that `vitrail export` writes, beside timm in PyTorch, ONNX Runtime and plain int8 of OpenVINO.
+"""Every format that `vitrail export` writes, compared with timm in PyTorch, ONNX Runtime and plain OpenVINO int8.
 
     python benchmarks/export.py deit_tiny_patch16_224 IMAGENET --weights FILE --out benchmarks/export-deit.json
     python benchmarks/export.py vit_base_patch16_224 IMAGENET --out benchmarks/export-vit.json
 
-All contenders are measured in turns within one run, with one picture and with eight. Accuracy is that on pictures that
-teach no contender its ranges. Without weights the model's are random: then only the speed means anything.
+All models are timed in turns within one run, on one image and on eight. Accuracy is measured on images that none of
+them was calibrated on. Without --weights the weights are random; then only the speed means anything.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.parity.conftest import timm
 from vitrail import create_model, save_weights
 from vitrail.benchmark.compare import hardware, take_turns
-from vitrail.exports.build import Trial
-from vitrail.exports.graph import Graph, leaving
-from vitrail.exports.images import gather
-from vitrail.exports.proof import faith_of, logits_of, speeds
-from vitrail.exports.search import all_forms, make_all, name_of, rank
-from vitrail.exports.traced import Traced, quiet
+from vitrail.exports.build import BuildContext
+from vitrail.exports.graph import Graph, prepare_for_export
+from vitrail.exports.images import load_images
+from vitrail.exports.proof import compute_logits, measure_fidelity, measure_speeds
+from vitrail.exports.search import available_formats, build_all, sort_key
+from vitrail.exports.tracing import Tracer, quiet
 from vitrail.run.open import open_model
 
 PACKAGES = ("onnx", "onnxruntime", "onnxscript", "openvino", "nncf")
@@ -43,65 +43,74 @@ REFERENCE = "timm, PyTorch"
 
 
 def main() -> None:
-    """Make, prove and measure all of them."""
+    """Build, prove and time all of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
     parser.add_argument("data")
     parser.add_argument("--weights", type=Path)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--pictures", type=int, default=800)
+    parser.add_argument("--images", type=int, default=800)
     parser.add_argument("--out", type=Path, required=True)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory(prefix="vitrail-bench-") as folder:
-        document = measure(asked, Path(folder))
-    asked.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        document = measure(args, Path(folder))
+    args.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     for row in document["rows"]:
-        told = {key: value for key, value in row.items() if not key.startswith("values")}
-        print(json.dumps(told))
+        print(json.dumps({key: value for key, value in row.items() if not key.startswith("values")}))
     print(document["best"])
 
 
-def measure(asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """The whole table."""
-    weights = asked.weights or _random_weights(asked.model, folder)
-    network = open_model(asked.model, weights)
-    pictures = gather(network, asked.model, asked.data, calibration=None, limit=asked.pictures)
-    before = logits_of(network, pictures.judged)
-    peers = _peers(asked.model, weights, network, pictures, folder)
-    traced = Traced(Graph(leaving(network)))
-    say = lambda text: print(text, file=sys.stderr)  # noqa: E731
-    made, refused = make_all(Trial(traced, pictures, before, say=say), all_forms(), folder)
-    fast = speeds({name_of(each): each.opened for each in made}, pictures.judged)
-    contenders = {name: call for name, (call, _) in peers.items()}
-    contenders |= {f"vitrail, {name_of(each)}": each.opened.run for each in made}
-    faiths = {name: faith_of(before, torch.from_numpy(logits), pictures) for name, (_, logits) in peers.items()}
-    faiths |= {f"vitrail, {name_of(each)}": each.faith for each in made}
-    # Peers get prepared pictures, Vitrail's exports pixels, which they prepare by themselves.
-    batches = {
-        num: (pictures.judged[:num].copy(), network.preprocess.normalise(pictures.judged[:num]).contiguous().numpy())
-        for num in (1, 8)
+def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Measure the whole table."""
+    weights = args.weights or _random_weights(args.model, folder)
+    network = open_model(args.model, weights)
+    images = load_images(network, args.model, args.data, calibration=None, limit=args.images)
+    start = time.perf_counter()
+    logits = compute_logits(network, images.proof_pixels)
+    seconds_per_image = (time.perf_counter() - start) / len(logits)
+    peers = _peers(args.model, weights, network, images, folder)
+    context = BuildContext(
+        tracer=Tracer(Graph(prepare_for_export(network))),
+        images=images,
+        logits=logits,
+        seconds_per_image=seconds_per_image,
+        log=lambda text: print(text, file=sys.stderr),
+    )
+    builds, rejected = build_all(context, available_formats(), folder)
+    speeds = measure_speeds({build.name: build.model for build in builds}, images.proof_pixels)
+    models = {name: call for name, (call, _) in peers.items()}
+    models |= {f"vitrail, {build.name}": build.model.run for build in builds}
+    fidelities = {
+        name: measure_fidelity(logits, torch.from_numpy(peer_logits), images)
+        for name, (_, peer_logits) in peers.items()
     }
-    inputs = {name: {num: batches[num][name in peers] for num in batches} for name in contenders}
-    rows = _rows(contenders, inputs, faiths, asked.rounds)
+    fidelities |= {f"vitrail, {build.name}": build.fidelity for build in builds}
+    # Peers get normalised images, Vitrail's exports raw pixels, which they normalise inside.
+    batches = {}
+    for num in (1, 8):
+        pixels = images.proof_pixels[:num].copy()
+        batches[num] = (pixels, network.preprocess.normalise(pixels).contiguous().numpy())
+    inputs = {name: {num: batches[num][name in peers] for num in batches} for name in models}
+    rows = _rows(models, inputs, fidelities, args.rounds)
     # As `vitrail export --best` chooses: by its own measurement, before the one above.
-    best = min(made, key=lambda each: rank(fast[name_of(each)], "latency"))
+    best = min(builds, key=lambda build: sort_key(speeds[build.name], "latency"))
     return {
         "setting": {
-            "model": asked.model,
-            "weights": "real" if asked.weights else "random",
-            "calibrated_on": len(pictures.calibration),
-            "judged_on": len(pictures.judged),
-            "rounds": asked.rounds,
+            "model": args.model,
+            "weights": "real" if args.weights else "random",
+            "calibrated_on": len(images.calibration_pixels),
+            "proven_on": len(images.proof_pixels),
+            "rounds": args.rounds,
             "threads": torch.get_num_threads(),
             "seed": 0,
         },
         "hardware": {**hardware(), **{name: metadata.version(name) for name in PACKAGES}},
         "reference": REFERENCE,
         "rows": rows,
-        "refused": [f"{each.format} {each.precision}: {each.refused}" for each in refused],
-        "best": f"vitrail, {name_of(best)}",
-        "kept_in_float": {name_of(each): each.kept for each in made},
+        "refused": [f"{each.format} {each.precision}: {each.refused}" for each in rejected],
+        "best": f"vitrail, {best.name}",
+        "kept_in_float": {build.name: build.float_layers for build in builds},
     }
 
 
@@ -114,9 +123,9 @@ def _random_weights(model: str, folder: Path) -> Path:
 
 
 def _peers(
-    model: str, weights: Path, network: Any, pictures: Any, folder: Path
+    model: str, weights: Path, network: Any, images: Any, folder: Path
 ) -> dict[str, tuple[Callable[..., Any], Any]]:
-    """What one would do without Vitrail: each takes prepared pictures as timm does, and gives logits."""
+    """The alternatives to Vitrail: each takes normalised images, as timm does, and returns logits."""
     import nncf
     import onnxruntime
     import openvino
@@ -130,70 +139,70 @@ def _peers(
         )
     session = onnxruntime.InferenceSession(file)
     core = openvino.Core()
-    whole = core.read_model(file)
-    prepared = [network.preprocess.normalise(each[None]).contiguous().numpy() for each in pictures.calibration]
+    fp32 = core.read_model(file)
+    normalised = [network.preprocess.normalise(each[None]).contiguous().numpy() for each in images.calibration_pixels]
     with quiet():
-        small = nncf.quantize(
-            whole.clone(), nncf.Dataset(prepared), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(prepared)
+        int8 = nncf.quantize(
+            fp32.clone(), nncf.Dataset(normalised), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(normalised)
         )
-    entry = session.get_inputs()[0].name
-    compiled = {name: core.compile_model(each, "CPU") for name, each in (("fp32", whole), ("int8", small))}
+    input_name = session.get_inputs()[0].name
+    compiled = {name: core.compile_model(each, "CPU") for name, each in (("fp32", fp32), ("int8", int8))}
 
-    def eager(images: Any) -> Any:
+    def run_pytorch(batch: Any) -> Any:
         with torch.inference_mode():
-            return peer(torch.from_numpy(images)).numpy()
+            return peer(torch.from_numpy(batch)).numpy()
 
     calls: dict[str, Callable[[Any], Any]] = {
-        REFERENCE: eager,
-        "ONNX Runtime fp32": lambda images: session.run(None, {entry: images})[0],
-        "OpenVINO as it comes": lambda images: np.array(compiled["fp32"](images)[0]),
-        "OpenVINO int8, plain": lambda images: np.array(compiled["int8"](images)[0]),
+        REFERENCE: run_pytorch,
+        "ONNX Runtime fp32": lambda batch: session.run(None, {input_name: batch})[0],
+        "OpenVINO, default": lambda batch: np.array(compiled["fp32"](batch)[0]),
+        "OpenVINO int8, plain": lambda batch: np.array(compiled["int8"](batch)[0]),
     }
-    normal = {}
+    peers = {}
     for name, call in calls.items():
         logits = [
-            call(network.preprocess.normalise(pictures.judged[start : start + 32]).contiguous().numpy())
-            for start in range(0, len(pictures.judged), 32)
+            call(network.preprocess.normalise(images.proof_pixels[start : start + 32]).contiguous().numpy())
+            for start in range(0, len(images.proof_pixels), 32)
         ]
-        normal[name] = (call, np.concatenate(logits))
-    return normal
+        peers[name] = (call, np.concatenate(logits))
+    return peers
 
 
 def _rows(
-    contenders: dict[str, Any], inputs: dict[str, Any], faiths: dict[str, Any], rounds: int
+    models: dict[str, Any], inputs: dict[str, Any], fidelities: dict[str, Any], rounds: int
 ) -> list[dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {name: {"name": name} for name in contenders}
+    rows: dict[str, dict[str, Any]] = {name: {"name": name} for name in models}
     for num in (1, 8):
-        timed = {name: _figure(call, inputs[name][num]) for name, call in contenders.items()}
+        timed = {name: _throughput(call, inputs[name][num]) for name, call in models.items()}
         for call in timed.values():
             call()
-        for row in take_turns(timed, reference=REFERENCE, unit="pictures/s", rounds=rounds):
-            found[row.name][f"batch {num}"] = {
-                "pictures/s": round(row.value, 2),
+        for row in take_turns(timed, reference=REFERENCE, unit="images/s", rounds=rounds):
+            rows[row.name][f"batch {num}"] = {
+                "images/s": round(row.value, 2),
                 "ratio": round(row.ratio, 3),
                 "low": round(row.ratio_low, 3),
                 "high": round(row.ratio_high, 3),
             }
-    for name, faith in faiths.items():
-        found[name] |= {
-            "accuracy": faith.top1_after,
-            "lost points": round(100 * faith.drop, 2),
-            "same label": round(faith.agreement, 4),
-            "max_logit_diff": faith.max_logit_diff,
+    for name, fidelity in fidelities.items():
+        rows[name] |= {
+            "accuracy": fidelity.top1_after,
+            "lost points": round(100 * fidelity.drop, 2),
+            "same label": round(fidelity.agreement, 4),
+            "max_logit_diff": fidelity.max_logit_diff,
         }
-    return list(found.values())
+    return list(rows.values())
 
 
-def _figure(call: Callable[[Any], Any], batch: Any) -> Callable[[], float]:
+def _throughput(call: Callable[[Any], Any], batch: Any) -> Callable[[], float]:
     repeats = max(1, 16 // len(batch))
 
-    def once() -> float:
+    def measure() -> float:
         start = time.perf_counter()
         for _ in range(repeats):
             call(batch)
         return repeats * len(batch) / (time.perf_counter() - start)
 
-    return once
+    return measure
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Which maps deserve trust: insertion and deletion over ImageNet pictures with real weights.
+"""How faithful each heatmap method is: insertion and deletion over ImageNet images with real weights.
 
-python benchmarks/faithfulness.py WEIGHTS IMAGENET.zip --pictures 200 > benchmarks/faithfulness.json
+python benchmarks/faithfulness.py WEIGHTS IMAGENET.zip --images 200 > benchmarks/faithfulness.json
 """
 
 from __future__ import annotations
@@ -14,26 +14,29 @@ import torch
 
 from vitrail.benchmark.compare import hardware
 from vitrail.data.find import open_data
-from vitrail.inspection.figure.faithfulness import collect
-from vitrail.inspection.sample import spread_out
+from vitrail.inspection.figure.faithfulness import collect_curves
+from vitrail.inspection.sample import sample_evenly
 from vitrail.run.open import open_model
 
 
 def main() -> None:
-    """Judge every map and print one JSON document."""
-    words = argparse.ArgumentParser()
-    words.add_argument("weights")
-    words.add_argument("data")
-    words.add_argument("--pictures", type=int, default=200)
-    told = words.parse_args()
-    model = open_model(told.weights)
-    found = collect(model, spread_out(open_data(told.data), told.pictures, model.preprocess), told.pictures)
+    """Evaluate every method and print one JSON document."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("weights")
+    parser.add_argument("data")
+    parser.add_argument("--images", type=int, default=200)
+    args = parser.parse_args()
+    model = open_model(args.weights)
+    sample = sample_evenly(open_data(args.data), args.images, model.preprocess)
+    curves_by_method = collect_curves(model, sample, args.images)
     rows = []
     for kind in ("insertion", "deletion"):
-        base = torch.tensor([getattr(each, f"{kind}_area") for each in found["chance"]], dtype=torch.float64)
-        for name, curves in found.items():
+        baseline = torch.tensor(
+            [getattr(each, f"{kind}_area") for each in curves_by_method["chance"]], dtype=torch.float64
+        )
+        for name, curves in curves_by_method.items():
             areas = torch.tensor([getattr(each, f"{kind}_area") for each in curves], dtype=torch.float64)
-            gains = areas - base
+            gains = areas - baseline
             row = {
                 "curve": kind,
                 "map": name,
@@ -43,7 +46,7 @@ def main() -> None:
             }
             rows.append(row)
             print(row, file=sys.stderr, flush=True)
-    document = {"model": model.name, "pictures": told.pictures, "seed": 0, "hardware": hardware(), "rows": rows}
+    document = {"model": model.name, "pictures": args.images, "seed": 0, "hardware": hardware(), "rows": rows}
     print(json.dumps(document, indent=1))
 
 

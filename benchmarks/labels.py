@@ -1,8 +1,8 @@
-"""Are labels that were swapped on purpose found? One in twenty training pictures gets a wrong label, then:
+"""Does Vitrail find wrong labels? One in twenty training images gets a wrong label, then:
 
 python benchmarks/labels.py PETS.zip --weights WEIGHTS > benchmarks/labels.json
 
-trains by the recipe `probe` in five folds and looks at the list of labels that are probably wrong.
+trains with the recipe `probe` in five folds and scores the list of labels that are probably wrong.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from vitrail.data.table import SPLITS, Table
 from vitrail.report.run import OUT_OF_FOLD
 from vitrail.run.predictions import read_predictions, suspects
 
-SHARE, FOLDS = 0.05, 5
+SWAPPED_FRACTION, FOLDS = 0.05, 5
 
 
 def main() -> None:
     """Swap, train and count for each seed; print one JSON document."""
-    words = argparse.ArgumentParser()
-    words.add_argument("data")
-    words.add_argument("--weights", required=True)
-    words.add_argument("--seeds", type=int, default=2)
-    told = words.parse_args()
-    source = open_data(told.data)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data")
+    parser.add_argument("--weights", required=True)
+    parser.add_argument("--seeds", type=int, default=2)
+    args = parser.parse_args()
+    source = open_data(args.data)
     assert isinstance(source, Table)
     document = {
-        "share": SHARE,
+        "share": SWAPPED_FRACTION,
         "folds": FOLDS,
-        "runs": [found(source, told.weights, seed) for seed in range(told.seeds)],
+        "runs": [measure(source, args.weights, seed) for seed in range(args.seeds)],
         "hardware": hardware(),
     }
     print(json.dumps(document, indent=1))
 
 
-def found(source: Table, weights: str, seed: int) -> dict[str, float]:
-    """Precision and recall at the top of the list, as long as there are wrong labels, and of all of it."""
-    random = np.random.default_rng(seed)
+def measure(source: Table, weights: str, seed: int) -> dict[str, float]:
+    """Precision and recall of the list, and of its top with as many entries as there are wrong labels."""
+    rng = np.random.default_rng(seed)
     train_rows = np.flatnonzero(source.splits == SPLITS.index("train"))
-    swapped = random.choice(train_rows, round(SHARE * len(train_rows)), replace=False)
+    swapped = rng.choice(train_rows, round(SWAPPED_FRACTION * len(train_rows)), replace=False)
     labels, num = source.labels.copy(), len(source.classes)
-    labels[swapped] = (labels[swapped] + random.integers(1, num, len(swapped))) % num
+    labels[swapped] = (labels[swapped] + rng.integers(1, num, len(swapped))) % num
     wrong = {source.names[row] for row in swapped}
-    with tempfile.TemporaryDirectory() as place:
-        run = Path(place) / "run"
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
         train(replace(source, labels=labels), weights=weights, recipe="probe", folds=FOLDS, run=run, seed=seed)
         listed = [row.path for row in suspects(read_predictions(run / OUT_OF_FOLD))]
     top = set(listed[: len(wrong)])

@@ -84,7 +84,7 @@ def _serve(pipe: Connection) -> None:
     from PIL import Image
 
     import vitrail.verbs.train
-    from vitrail import catalogue, files, plug
+    from vitrail import catalogue, pages, plug
     from vitrail.__main__ import build_app
     from vitrail.data.find import open_data
 
@@ -94,7 +94,7 @@ def _serve(pipe: Connection) -> None:
     for package in ("vitrail.verbs", "vitrail.inspection.method", "vitrail.weights.format"):
         for name in plug.entries(package):
             plug.load(package, name)
-    files._templates("vitrail.report").get_template("run.html")
+    pages._templates("vitrail.report").get_template("run.html")
     Image.init()
     matplotlib.figure.Figure()
     torch.manual_seed(0)  # reads the source of whatever calls it, for tracebacks that nobody asks for

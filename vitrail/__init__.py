@@ -1,4 +1,4 @@
-"""Vitrail, the workbench for Vision Transformers: the public names, each imported when it is first used."""
+"""Vitrail, the workbench for Vision Transformers. Public names are imported on first use."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = [
     "train",
 ]
 
-HOMES = {
+MODULES = {
     "VitClassifier": "vitrail.estimator",
     "create_model": "vitrail.catalogue",
     "list_models": "vitrail.catalogue",
@@ -69,10 +69,10 @@ HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in HOMES:
-        from vitrail.plug import member
+    if name in MODULES:
+        from vitrail.plug import import_from
 
-        return member(HOMES[name], name)
+        return import_from(MODULES[name], name)
     raise AttributeError(f"module 'vitrail' has no attribute {name!r}")
 
 

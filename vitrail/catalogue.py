@@ -1,4 +1,4 @@
-"""The catalogue: names to specifications, specifications to models, and weights put into them."""
+"""The catalogue: from names to specifications, to models, to models with weights."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from vitrail.tokens import cut
 from vitrail.weights.source import Weights, load_weights
 
 MODELS = "vitrail.model"
-FILLERS = {"normal_", "uniform_", "zero_", "fill_", "erfinv_", "mul_", "add_", "clamp_"}
+IN_PLACE = {"normal_", "uniform_", "zero_", "fill_", "erfinv_", "mul_", "add_", "clamp_"}  # used by initialisers
 logger = logging.getLogger("vitrail")
 
 
-class Entry(NamedTuple):
-    """A model of the catalogue, counted."""
+class ModelInfo(NamedTuple):
+    """The size and cost of a model, and its known checkpoints."""
 
     name: str
     params: int
@@ -41,26 +41,26 @@ class Entry(NamedTuple):
 
 
 def list_models(pattern: str = "") -> list[str]:
-    """The names of the catalogue that contain `pattern`.
+    """List the catalogue's names that contain `pattern`.
 
-    A name beyond the list, such as `vit_small_patch4_32`, works too, if it follows the same grammar.
+    Unlisted names that follow the same grammar work too, such as `vit_small_patch4_32`.
     """
     return sorted(name for name in _checkpoints() if pattern.lower() in name)
 
 
-def describe(name: str) -> Entry:
-    """A model's size and cost, counted from a model without memory."""
+def describe(name: str) -> ModelInfo:
+    """Count a model's parameters and FLOPs on the meta device."""
     spec = spec_named(name)
     with on_meta():
         model = build(spec)
     params = sum(parameter.numel() for parameter in model.parameters())
     size = (spec.channels, *spec.image_size)
     tags = _checkpoints().get(canonical(name), ())
-    return Entry(canonical(name), params, model.flops() / 1e9, spec.layout.num_tokens, size, tuple(tags))
+    return ModelInfo(canonical(name), params, model.flops() / 1e9, spec.layout.num_tokens, size, tuple(tags))
 
 
 def preprocess_named(name: str) -> Preprocess:
-    """How pictures are prepared for the usual checkpoints of a model."""
+    """Return the preprocessing of a model's usual checkpoints."""
     spec = spec_named(name)
     table = _pages()[family_of(spec).__name__.rpartition(".")[2]]["preprocess"]
     fields = next(fields for part, fields in table.items() if part in canonical(name))
@@ -68,13 +68,13 @@ def preprocess_named(name: str) -> Preprocess:
 
 
 def _checkpoints() -> dict[str, list[str]]:
-    """Each name of the catalogue, with the tags of its checkpoints on the hub."""
+    """Map each name of the catalogue to the tags of its checkpoints on the hub."""
     return {name: tags for page in _pages().values() for name, tags in page["names"].items()}
 
 
 @cache
 def _pages() -> dict[str, dict[str, Any]]:
-    """The catalogue's page of each architecture, which lies beside its file."""
+    """Read the YAML page beside each architecture's file."""
     folder = files(MODELS)
     return {
         family: yaml.safe_load(folder.joinpath(f"{family}.yaml").read_text(encoding="utf-8"))
@@ -83,9 +83,9 @@ def _pages() -> dict[str, dict[str, Any]]:
 
 
 def timm_name(name: str, spec: Any) -> str:
-    """The architecture by which timm builds a model: its own name if timm has it, else that of one of the same form.
+    """Return the name under which timm builds a model: its own if timm has it, else one of the same architecture.
 
-    Sizes, patches and pooling of the latter are told by arguments.
+    The latter takes its size, patch and pooling as arguments.
     """
     if getattr(getattr(spec, "stem", None), "name", "") != "patch" or (name in _checkpoints() and "_mu_" not in name):
         return name
@@ -93,37 +93,37 @@ def timm_name(name: str, spec: Any) -> str:
 
 
 def spec_named(name: str) -> Any:
-    """The specification of a model by any of its names, or an error that lists the nearest."""
+    """Return the specification of a model by any of its names; an unknown name's error lists the nearest ones."""
     for family in plug.entries(MODELS):
         spec = plug.load(MODELS, family).spec_named(canonical(name))
         if spec is not None:
             return spec
-    raise unknown_name("model", name, list_models(), more="vitrail models shows all of them.")
+    raise unknown_name("model", name, list_models(), more="vitrail models lists them all.")
 
 
 def family_of(spec: Spec) -> ModuleType:
-    """The module of the architecture that a specification belongs to."""
+    """Return the module of the architecture that a specification belongs to."""
     return plug.load(MODELS, type(spec).__module__.rpartition(".")[2])
 
 
 def build(spec: Spec) -> Any:
-    """A model with fresh weights."""
+    """Build a model with freshly initialised weights."""
     return family_of(spec).Model(spec)
 
 
-class _NoFilling(TorchFunctionMode):
-    """Leaves initialisers out: tensors on the meta device have nothing to fill, and pretending takes its time."""
+class _SkipInit(TorchFunctionMode):
+    """Skips initialisers: meta tensors have no storage to fill, and going through the motions takes time."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__module__", None) == "torch.nn.init" or getattr(func, "__name__", "") in FILLERS:
+        if getattr(func, "__module__", None) == "torch.nn.init" or getattr(func, "__name__", "") in IN_PLACE:
             return args[0] if args else (kwargs or {})["tensor"]
         return func(*args, **(kwargs or {}))
 
 
 @contextmanager
 def on_meta() -> Iterator[None]:
-    """Models made in here have shapes but no memory."""
-    with torch.device("meta"), _NoFilling():
+    """Build models on the meta device: they have shapes, but no memory."""
+    with torch.device("meta"), _SkipInit():
         yield
 
 
@@ -135,12 +135,12 @@ def create_model(
     weights_grid: tuple[int, int] | None = None,
     **fields: Any,
 ) -> Any:
-    """A model by name or specification, with fields of it changed, and with weights if asked for.
+    """Create a model by name or specification; `fields` override those of the specification.
 
-    `weights` is a file, a folder or a name on the hub, in any format that Vitrail reads. The number of classes is the
-    file's unless `num_classes` is given; input channels, classes and the position table are adapted where they
-    differ. What was changed stands in `model.changes` and in the log, how pictures are prepared for it in
-    `model.preprocess`. As always in PyTorch, the model is in training mode; `.eval()` ends that.
+    `weights` is a file, a folder or a name on the hub, in any format that Vitrail reads. Unless `num_classes` is set,
+    the number of classes is the file's. Input channels, classifier and position table are adapted where they differ;
+    `model.changes` and the log list the changes, and `model.preprocess` holds the preprocessing. As always in PyTorch,
+    the model starts in training mode; call `.eval()` for inference.
     """
     spec: Any = spec_named(name) if isinstance(name, str) else name
     spec = spec.override(fields) if fields else spec
@@ -150,12 +150,12 @@ def create_model(
         model.name, model.changes, model.preprocess = label, (), preprocess_for(label, spec, None)
         return model
     loaded = load_weights(weights)
-    spec, state, changes = _follow(spec, loaded, fields)
+    spec, state, changes = _follow_file(spec, loaded, fields)
     with on_meta():
         model = build(spec)
-    wanted = model.state_dict()
-    table = spec.table_layout if "pos_embed" in wanted else None
-    size = loaded.facts.get("image_size")
+    target = model.state_dict()
+    table = spec.table_layout if "pos_embed" in target else None
+    size = loaded.spec_fields.get("image_size")
     if (
         table
         and size
@@ -166,7 +166,7 @@ def create_model(
         weights_grid = (rows, columns)
     state, more = adapt(
         state,
-        wanted,
+        target,
         first_weight=model.first_weight,
         table=table,
         cell=spec.stem.cell if table else (),
@@ -174,43 +174,44 @@ def create_model(
         channel_rule=channel_rule,
         weights_grid=weights_grid,
     )
-    check_fit(state, wanted, label or "this specification")
+    check_fit(state, target, label or "this specification")
     model.load_state_dict(state, assign=True)
     model.requires_grad_(True)
     model.name, model.changes = label, (*changes, *more)
     model.preprocess = preprocess_for(label, spec, loaded.preprocess)
     if label and model.preprocess != preprocess_for(label, spec, None):
-        model.changes += ("pictures prepared as the file or its format says, not as is usual for this name",)
+        model.changes += ("preprocessing from the file or its format, not the default for this name",)
     for change in model.changes:
         logger.info("%s: %s", label or "model", change)
     return model
 
 
-def preprocess_for(name: str, spec: Any, told: Preprocess | None) -> Preprocess | None:
-    """How pictures are prepared for a model: as its files tell, else as is usual for its name; in the model's size."""
+def preprocess_for(name: str, spec: Any, stored: Preprocess | None) -> Preprocess | None:
+    """Return a model's preprocessing at its own size: `stored` with its weights, else the default for its name."""
     if spec.channels not in (1, 3):
         return None
-    usual = (preprocess_named(name) if name else Preprocess()).override({"size": spec.image_size})
-    told = usual if told is None else told.override({"size": spec.image_size})
-    # transformers keeps the size before the crop, 248, which is 0.9 as well as 0.9032.
-    if told.target(1000, 1000) == usual.target(1000, 1000) and told.override({"crop": usual.crop}) == usual:
-        told = usual
-    if spec.channels == told.channels:
-        return told
+    default = (preprocess_named(name) if name else Preprocess()).override({"size": spec.image_size})
+    chosen = default if stored is None else stored.override({"size": spec.image_size})
+    # transformers stores the size before the crop, 248, which fits both 0.9 and 0.9032.
+    same_size = chosen.resize_size(1000, 1000) == default.resize_size(1000, 1000)
+    if same_size and chosen.override({"crop": default.crop}) == default:
+        chosen = default
+    if spec.channels == chosen.channels:
+        return chosen
     num = spec.channels
-    means = [[sum(values) / len(values)] * num for values in (told.mean, told.std)]
-    return told.override({"mode": "grey" if num == 1 else "rgb", "mean": means[0], "std": means[1]})
+    means = [[sum(values) / len(values)] * num for values in (chosen.mean, chosen.std)]
+    return chosen.override({"mode": "grey" if num == 1 else "rgb", "mean": means[0], "std": means[1]})
 
 
-def _follow(spec: Any, loaded: Weights, fields: dict[str, Any]) -> tuple[Any, dict[str, torch.Tensor], list[str]]:
-    """The specification as the file has it, where the caller has not said otherwise."""
+def _follow_file(spec: Any, loaded: Weights, fields: dict[str, Any]) -> tuple[Any, dict[str, torch.Tensor], list[str]]:
+    """Set the specification's fields as the file has them, except those that the caller set."""
     state, changes, follow = dict(loaded.state), [], {}
     head = state.get("head.weight", state.get("head.fc.weight"))
     num_classes = head.shape[0] if head is not None and head.ndim > 1 else None
     if num_classes is not None and num_classes != spec.num_classes:
         if "num_classes" in fields:
             state = {key: tensor for key, tensor in state.items() if not key.startswith(HEADS)}
-            changes.append(f"the classifier of {num_classes} classes left out")
+            changes.append(f"classifier for {num_classes} classes dropped")
         else:
             follow["num_classes"] = num_classes
             changes.append(f"{num_classes} classes, as in the file")
@@ -218,12 +219,12 @@ def _follow(spec: Any, loaded: Weights, fields: dict[str, Any]) -> tuple[Any, di
     if pre_logits is not None and getattr(spec, "pre_logits", 0) is None:
         if num_classes is not None and not any(key.startswith(HEADS) for key in state):
             state = {key: tensor for key, tensor in state.items() if not key.startswith("pre_logits.")}
-            changes.append("the pre_logits layer left out, as the paper does for fine-tuning")
+            changes.append("pre_logits layer dropped, as in the paper's fine-tuning")
         else:
             follow["pre_logits"] = pre_logits.shape[0] if pre_logits.ndim else 1
-            changes.append("the pre_logits layer kept, as in the file")
-    for field, value in loaded.facts.items():
-        # The size is the caller's, or the name's: positions are resized to it.
+            changes.append("pre_logits layer added, as in the file")
+    for field, value in loaded.spec_fields.items():
+        # The image size is the caller's or the name's; positions are resized to it.
         known = field in type(spec).model_fields and field != "image_size" and field not in fields
         if known and getattr(spec, field) != value:
             follow[field] = value

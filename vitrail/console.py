@@ -1,4 +1,4 @@
-"""What the commands print: results on standard output, progress and remarks on standard error."""
+"""Console output of the commands: results on standard output, progress and remarks on standard error."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from typing import Annotated, Any
 
 import typer
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, nothing else there.")]
-QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no remarks.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else on standard output.")]
+QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no remarks.")]
 
 
 ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="The directory of a run, a weight file, or a name of the catalogue.")
+    str, typer.Argument(metavar="MODEL", help="A run directory, a weight file, or a model name from the catalogue.")
 ]
 WeightsOption = Annotated[
-    str | None, typer.Option("--weights", help="For a name: a weight file, a folder, or a name on the hub.")
+    str | None, typer.Option("--weights", help="Weights for a model name: a file, a folder, or a name on the hub.")
 ]
 DataDirOption = Annotated[
-    str | None, typer.Option("--data-dir", help="A folder in which data sets known by name are looked for first.")
+    str | None, typer.Option("--data-dir", help="Where to look first for data sets known by name.")
 ]
 
 
 def print_json(document: Any) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document on standard output."""
     print(json.dumps(document, indent=2, default=str, allow_nan=False))
 
 
 def remark(text: str, *, quiet: bool) -> None:
-    """A line on standard error."""
+    """Print a line on standard error."""
     if not quiet:
         print(text, file=sys.stderr)
 
 
 def print_table(titles: list[str], rows: list[list[str]]) -> None:
-    """A table whose first column holds names and whose others hold numbers."""
+    """Print a table: names in the first column, numbers in the others."""
     from rich.console import Console
     from rich.table import Table
 
-    # A pipe has no width; on a narrow terminal the last columns are left out, and nothing is cut short.
+    # A pipe has no width. A narrow terminal drops the last columns; no cell is truncated.
     console = Console(width=None if sys.stdout.isatty() else 1000)
     widths = [max(map(len, column)) + 2 for column in zip(titles, *rows, strict=True)]
     shown = max(1, sum(sum(widths[: index + 1]) - 2 <= console.width for index in range(len(widths))))
@@ -56,7 +56,7 @@ def print_table(titles: list[str], rows: list[list[str]]) -> None:
 
 @contextmanager
 def progress_bar(label: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A function to be told (done, of how many): a bar with the time left on a terminal, else a line now and then."""
+    """Yield a callback for (done, total): a bar with the time left on a terminal, elsewhere a line every 10 s."""
     if quiet:
         yield None
     elif sys.stderr.isatty():
@@ -70,10 +70,10 @@ def progress_bar(label: str, *, quiet: bool) -> Iterator[Callable[[int, int], No
     else:
         last = time.monotonic()
 
-        def tell(done: int, total: int) -> None:
+        def report(done: int, total: int) -> None:
             nonlocal last
             if time.monotonic() - last > 10:
                 last = time.monotonic()
                 print(f"{label}: {done} of {total}", file=sys.stderr)
 
-        yield tell
+        yield report

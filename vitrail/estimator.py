@@ -1,12 +1,12 @@
-"""Vitrail as scikit-learn has it: an estimator that is fitted, searched over, put in pipelines and pickled.
+"""A scikit-learn estimator, for grid searches, cross-validation and pipelines.
 
-Pictures come as one array (n, Y, X) or (n, Y, X, C), as a table (n, features) of flattened ones, or as a list of paths,
-PIL images or arrays of any sizes. Vitrail's pictures have 8 bits. Arrays of uint8 are taken as they are; of other
-numbers the lowest and the highest value of all that is seen in `fit` become black and white, one scale for all pixels:
-a scale of its own for each pixel would tear a picture apart, and make the noise of its empty corners as loud as the
-rest. What lies beyond these values in `predict` is clipped.
+Images come as one array (n, Y, X) or (n, Y, X, C), as a table (n, features) of flattened images, or as a list of paths,
+PIL images or arrays of any sizes. Vitrail works with 8 bits per channel. Arrays of uint8 are used unchanged; other
+numbers are scaled so that the lowest and highest value seen in `fit` become black and white. All pixels share one
+scale: separate scales would distort images and amplify the noise of their empty corners. `predict` clips values outside
+the range.
 """
-# ruff: noqa: N803 - scikit-learn calls the pictures X
+# ruff: noqa: N803 - scikit-learn calls the images X
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from vitrail.data.cache import digest
-from vitrail.data.decode import Pixels, file_stamp, orientation_of, read_file, to_rgb, upright
+from vitrail.data.decode import Pixels, file_stamp, orient_image, orientation_of, read_file, to_rgb
 from vitrail.data.loader import Loader
 from vitrail.data.table import NO_SPLIT, Content, Table
 from vitrail.errors import DataError, SpecError, UnknownNameError, WeightsError
@@ -40,34 +40,34 @@ from vitrail.training.evaluation import infer
 from vitrail.training.world import World
 from vitrail.verbs.train import train
 
-BATCH = 32
+BATCH_SIZE = 32
 COMMAND = "vitrail.VitClassifier(...).fit(X, y)"
 Shape = tuple[int, int] | tuple[int, int, int]
 Range = tuple[float, float]
-Pictures = NDArray[Any] | list[Any]
+Images = NDArray[Any] | list[Any]
 
 
-class VitClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # they carry no types
-    """A Vision Transformer as a classifier of scikit-learn, trained as `vitrail.train` does with the same words.
+class VitClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
+    """A Vision Transformer as a scikit-learn classifier; `fit` calls `vitrail.train` with the same arguments.
 
     Parameters
     ----------
-    model : name of a model; None for the one of the weights, or one that suits pictures and time.
+    model : name of a model; None for that of the weights, or one that suits the images and the time.
     weights : a file, a run or a name on the hub to start from; None to train from scratch.
-    recipe : how to train; "auto" climbs as high as the time allows.
-    minutes : the time that `fit` may take; without it and without a length in the settings, ten.
-    settings : words `key=value` for fields of the recipe, or of the model if they begin with `model.`.
-    random_state : the seed; a RandomState, or None for the global one, to draw it from.
-    run : a folder that keeps the run with its report; without one, it is deleted after `fit`.
-    image_shape : (Y, X) or (Y, X, C) of the pictures in a table (n, features). None for a square: the smallest that
-        holds all features, filled up with black. One row of them would be cropped at its ends.
+    recipe : how to train; "auto" trains the best model it can in the available time.
+    minutes : time limit of `fit`; ten minutes unless this or the settings define a length.
+    settings : `key=value` strings for fields of the recipe, or of the model if they start with `model.`.
+    random_state : the seed, a RandomState to draw it from, or None for the global one.
+    run : folder in which to keep the run with its report; without one, the run is deleted after `fit`.
+    image_shape : (Y, X) or (Y, X, C) of the images in a table (n, features). None for the smallest square that holds
+        all features, padded with black; an image of a single row would be cropped at its ends.
 
     Attributes
     ----------
     classes_ : the labels, sorted.
     model_ : the trained model, with its `preprocess`, `labels` and `calibration`.
-    value_range_ : the values that are black and white; None if the arrays seen in `fit` were uint8, or files.
-    n_features_in_, feature_names_in_ : of a table, as everywhere in scikit-learn.
+    value_range_ : the values of black and white; None if `fit` saw uint8 arrays or files.
+    n_features_in_, feature_names_in_ : for a table, as everywhere in scikit-learn.
 
     """
 
@@ -101,29 +101,29 @@ class VitClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # th
         return hasattr(self, "model_")
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Train on pictures and their labels: at least two classes, of two pictures each."""
-        for name in ("n_features_in_", "feature_names_in_"):  # of a fit before, perhaps of pictures of another form
+        """Train on labelled images: at least two classes with two images each."""
+        for name in ("n_features_in_", "feature_names_in_"):  # an earlier fit may have seen another form of X
             self.__dict__.pop(name, None)
         y = validate_data(self, X="no_validation", y=y)
         check_classification_targets(y)
-        pictures = self._pictures(X, reset=True)
-        check_consistent_length(pictures, y)
-        classes, numbers = np.unique(y, return_inverse=True)
+        images = self._convert(X, reset=True)
+        check_consistent_length(images, y)
+        classes, targets = np.unique(y, return_inverse=True)
         if len(classes) < 2:
-            raise ValueError(f"There is one class only, so nothing to tell apart. Got {classes[0]!r}.")
-        value_range = range_of(pictures)
-        table = table_of(pictures, value_range, tuple(str(label) for label in classes), numbers)
+            raise ValueError(f"Training needs at least two classes. Got only one class, {classes[0]!r}.")
+        value_range = find_range(images)
+        table = make_table(images, value_range, tuple(str(label) for label in classes), targets)
         with as_value_errors(), tempfile.TemporaryDirectory(prefix="vitrail-") as folder:
             training = train(
-                table if self.run is None else with_digest(table),
+                table if self.run is None else add_digest(table),
                 model=self.model,
                 weights=self.weights,
                 recipe=self.recipe,
                 minutes=self.minutes,
                 settings=self.settings,
-                seed=seed_of(self.random_state),
+                seed=make_seed(self.random_state),
                 run=Path(folder) / "run" if self.run is None else self.run,
-                report=self.run is not None,  # what is deleted at once is read by nobody
+                report=self.run is not None,  # a temporary run is deleted before anyone could read it
                 command=COMMAND,
             )
             self.model_ = load(training.run)
@@ -131,61 +131,61 @@ class VitClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # th
         return self
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The likeliest class of each picture."""
-        odds = self.predict_proba(X)
-        return self.classes_[odds.argmax(axis=1)]
+        """Predict the most likely class of each image."""
+        probabilities = self.predict_proba(X)
+        return self.classes_[probabilities.argmax(axis=1)]
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """The calibrated probability of each class, in the order of `classes_`, for each picture."""
+        """Predict the calibrated probability of each class, in the order of `classes_`, for each image."""
         check_is_fitted(self)
-        pictures = self._pictures(X, reset=False)
-        check_values(pictures, self.value_range_)
-        table = table_of(pictures, self.value_range_, self.model_.labels, np.zeros(len(pictures), dtype=np.int64))
-        loader = Loader(source=table, preprocess=self.model_.preprocess, batch_size=BATCH)
+        images = self._convert(X, reset=False)
+        check_values(images, self.value_range_)
+        table = make_table(images, self.value_range_, self.model_.labels, np.zeros(len(images), dtype=np.int64))
+        loader = Loader(source=table, preprocess=self.model_.preprocess, batch_size=BATCH_SIZE)
         with as_value_errors():
             outputs = infer(self.model_, loader, World(device=next(self.model_.parameters()).device))
-        odds = calibration_of(self.model_).probabilities(outputs.logits).numpy().astype(np.float64)
-        return odds / odds.sum(axis=1, keepdims=True)
+        probabilities = calibration_of(self.model_).probabilities(outputs.logits).numpy().astype(np.float64)
+        return probabilities / probabilities.sum(axis=1, keepdims=True)
 
-    def _pictures(self, X: Any, *, reset: bool) -> Pictures:
-        """The pictures of X: an array of them, or a list if each is a thing of its own."""
-        if is_listed(X):
-            return [self._picture(each, row) for row, each in enumerate(X)]
+    def _convert(self, X: Any, *, reset: bool) -> Images:
+        """Convert X to one array of images, or to a list of separate ones."""
+        if is_image_list(X):
+            return [self._convert_one(each, row) for row, each in enumerate(X)]
         array = check_array(X, allow_nd=True, input_name="X", estimator=self)
         if array.ndim == 2:
             validate_data(self, X, reset=reset, skip_check_array=True)  # the number and the names of the features
-            seen = range_of(array) if reset else self.value_range_
-            array = unflattened(array, self.image_shape, black=seen[0] if seen else 0.0)
+            value_range = find_range(array) if reset else self.value_range_
+            array = unflatten(array, self.image_shape, black=value_range[0] if value_range else 0.0)
         check_shape(array.shape[1:], "X")
         return array
 
-    def _picture(self, picture: Any, row: int) -> Any:
-        """One of a list: a path or a PIL image as it is, anything else as an array."""
-        if isinstance(picture, str | os.PathLike | Image.Image):
-            return picture
-        array = check_array(picture, allow_nd=True, input_name=f"X[{row}]", estimator=self)
+    def _convert_one(self, image: Any, row: int) -> Any:
+        """Convert one element of a list: paths and PIL images stay, anything else becomes an array."""
+        if isinstance(image, str | os.PathLike | Image.Image):
+            return image
+        array = check_array(image, allow_nd=True, input_name=f"X[{row}]", estimator=self)
         check_shape(array.shape, f"X[{row}]")
         return array
 
 
-def is_listed(X: Any) -> bool:
-    """Whether each picture of X is a thing of its own: a path, a PIL image, or an array with rows and columns."""
+def is_image_list(X: Any) -> bool:
+    """Whether X is a list of separate images: paths, PIL images, or arrays with rows and columns."""
     if isinstance(X, str | bytes | os.PathLike | Image.Image):
-        raise ValueError(f"X is a list of pictures, be it of one. Got a {type(X).__name__}.")  # noqa: TRY004
+        raise ValueError(f"X must be a list of images, even for a single one. Got a {type(X).__name__}.")  # noqa: TRY004
     if not hasattr(X, "__len__") or getattr(X, "ndim", 1) != 1:
         return False
     if not len(X):
-        raise ValueError("There are no pictures. Got an empty X.")
+        raise ValueError("There are no images. Got an empty X.")
     first = next(iter(X))
     return isinstance(first, str | os.PathLike | Image.Image) or getattr(first, "ndim", 0) > 1
 
 
-def unflattened(array: NDArray[Any], image_shape: Shape | None, *, black: float) -> NDArray[Any]:
-    """A table of flattened pictures as pictures."""
+def unflatten(array: NDArray[Any], image_shape: Shape | None, *, black: float) -> NDArray[Any]:
+    """Reshape a table of flattened images to images."""
     num = array.shape[1]
     if image_shape is not None:
         if len(image_shape) not in (2, 3) or math.prod(image_shape) != num:
-            raise ValueError(f"image_shape is (Y, X) or (Y, X, C) of the {num} features of X. Got {image_shape}.")
+            raise ValueError(f"image_shape must be (Y, X) or (Y, X, C), the {num} features of X. Got {image_shape}.")
         return array.reshape(len(array), *image_shape)
     side = math.isqrt(num - 1) + 1
     if side**2 > num:
@@ -194,88 +194,87 @@ def unflattened(array: NDArray[Any], image_shape: Shape | None, *, black: float)
 
 
 def check_shape(shape: tuple[int, ...], name: str) -> None:
-    """Refuse an array that is no picture."""
+    """Reject an array that is not an image."""
     if len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] not in (1, 3)) or 0 in shape:
         raise ValueError(
-            f"A picture is an array (Y, X) or (Y, X, C) of one or three channels. Got {name} of shape {shape}."
+            f"An image is an array (Y, X) or (Y, X, C) with one or three channels. Got {name} of shape {shape}."
         )
 
 
-def arrays_of(pictures: Pictures) -> Iterator[NDArray[Any]]:
-    """All that is an array, many pictures at a time if they are in one."""
-    parts = [pictures] if isinstance(pictures, np.ndarray) else pictures
+def iterate_arrays(images: Images) -> Iterator[NDArray[Any]]:
+    """All arrays: each array of a list, or the one array of all images."""
+    parts = [images] if isinstance(images, np.ndarray) else images
     return (each for each in parts if isinstance(each, np.ndarray))
 
 
-def range_of(pictures: Pictures) -> Range | None:
-    """The lowest and the highest value; None if there are no arrays but of uint8."""
-    others = [each for each in arrays_of(pictures) if each.dtype != np.uint8]
+def find_range(images: Images) -> Range | None:
+    """The lowest and the highest value; None if all arrays are uint8."""
+    others = [each for each in iterate_arrays(images) if each.dtype != np.uint8]
     if not others:
         return None
-    if any(each.dtype == np.uint8 for each in arrays_of(pictures)):
-        raise ValueError("Arrays of uint8, which are 0 to 255, cannot be mixed with others. Got both in X.")
+    if any(each.dtype == np.uint8 for each in iterate_arrays(images)):
+        raise ValueError("Arrays of uint8 (0 to 255) cannot be mixed with other types. Got both in X.")
     return float(min(each.min() for each in others)), float(max(each.max() for each in others))
 
 
-def check_values(pictures: Pictures, value_range: Range | None) -> None:
-    """Refuse numbers that do not mean what they meant in `fit`."""
-    for array in arrays_of(pictures):
+def check_values(images: Images, value_range: Range | None) -> None:
+    """Reject arrays whose type has another scale than in `fit`."""
+    for array in iterate_arrays(images):
         if (array.dtype == np.uint8) != (value_range is None):
             seen = "uint8, or files" if value_range is None else f"values from {value_range[0]} to {value_range[1]}"
-            raise ValueError(f"Pictures have values as in fit. Got {array.dtype}, where fit saw {seen}.")
+            raise ValueError(f"Images must have values as in fit. Got {array.dtype}, where fit saw {seen}.")
 
 
-def eight_bits(array: NDArray[Any], value_range: Range) -> Pixels:
-    """Values of a range as 0 to 255; what lies beyond is clipped."""
+def to_uint8(array: NDArray[Any], value_range: Range) -> Pixels:
+    """Scale a range of values to 0 to 255 and clip the rest."""
     low, high = value_range
     scaled = (array.astype(np.float64) - low) * (255.0 / (high - low) if high > low else 0.0)
     return np.rint(scaled.clip(0.0, 255.0)).astype(np.uint8)
 
 
-def content_of(pictures: Pictures, value_range: Range | None, index: int) -> Content:
-    """One picture as Vitrail's sources give it: the bytes of a file, or pixels."""
-    picture = pictures[index]
-    if isinstance(picture, str | os.PathLike):
-        return read_file(Path(picture))
-    if isinstance(picture, Image.Image):
-        return np.array(upright(to_rgb(picture), orientation_of(picture)))
-    return picture if picture.dtype == np.uint8 or value_range is None else eight_bits(picture, value_range)
+def read_content(images: Images, value_range: Range | None, index: int) -> Content:
+    """The content of one image, as Vitrail's sources return it: the bytes of a file, or pixels."""
+    image = images[index]
+    if isinstance(image, str | os.PathLike):
+        return read_file(Path(image))
+    if isinstance(image, Image.Image):
+        return np.array(orient_image(to_rgb(image), orientation_of(image)))
+    return image if image.dtype == np.uint8 or value_range is None else to_uint8(image, value_range)
 
 
-def stamp_of(pictures: Pictures, index: int) -> str:
-    """What tells that a file has changed."""
-    picture = pictures[index]
-    return file_stamp(Path(picture)) if isinstance(picture, str | os.PathLike) else ""
+def read_stamp(images: Images, index: int) -> str:
+    """A stamp that changes with the file; empty for images in memory."""
+    image = images[index]
+    return file_stamp(Path(image)) if isinstance(image, str | os.PathLike) else ""
 
 
-def table_of(
-    pictures: Pictures, value_range: Range | None, classes: tuple[str, ...], numbers: NDArray[np.int64]
+def make_table(
+    images: Images, value_range: Range | None, classes: tuple[str, ...], targets: NDArray[np.int64]
 ) -> Table:
-    """The pictures as a source, each made when it is asked for; files are called by their paths, others by number."""
+    """The images as a source that reads them lazily; files are named by their paths, others by number."""
     return Table(
         origin="X",
         names=[
-            os.fspath(each) if isinstance(each, str | os.PathLike) else f"{row:06d}"
-            for row, each in enumerate(pictures)
+            os.fspath(each) if isinstance(each, str | os.PathLike) else f"{row:06d}" for row, each in enumerate(images)
         ],
         classes=classes,
-        labels=numbers.astype(np.int32),
-        splits=np.full(len(pictures), NO_SPLIT, dtype=np.int8),
-        content=partial(content_of, pictures, value_range),
-        stamp=partial(stamp_of, pictures),
+        labels=targets.astype(np.int32),
+        splits=np.full(len(images), NO_SPLIT, dtype=np.int8),
+        content=partial(read_content, images, value_range),
+        stamp=partial(read_stamp, images),
     )
 
 
-def with_digest(table: Table) -> Table:
-    """The same under a name that tells its content, so that a run is not gone on with for other arrays."""
-    made = hashlib.blake2b(digest_size=8)
+def add_digest(table: Table) -> Table:
+    """Add a digest of the content to the table's origin, so that a run is never resumed with other arrays."""
+    hasher = hashlib.blake2b(digest_size=8)
     for index in range(len(table)):
-        made.update(digest(table.content(index)))
-    return replace(table, origin=f"X {made.hexdigest()}")
+        hasher.update(digest(table.content(index)))
+    return replace(table, origin=f"X {hasher.hexdigest()}")
 
 
-def seed_of(random_state: int | np.random.RandomState | None) -> int:
-    """A seed for Vitrail, from what scikit-learn takes for one."""
+def make_seed(random_state: int | np.random.RandomState | None) -> int:
+    """Convert scikit-learn's random_state to a seed for Vitrail."""
     if isinstance(random_state, int | np.integer):
         return int(random_state)
     return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
@@ -283,7 +282,7 @@ def seed_of(random_state: int | np.random.RandomState | None) -> int:
 
 @contextmanager
 def as_value_errors() -> Iterator[None]:
-    """Tell what is wrong with pictures and parameters as scikit-learn does."""
+    """Raise ValueError for invalid images and parameters, as scikit-learn does."""
     try:
         yield
     except (DataError, SpecError, UnknownNameError, WeightsError) as error:

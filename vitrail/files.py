@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Atomic file writes: a file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -14,69 +14,69 @@ from safetensors import SafetensorError
 
 from vitrail.errors import VitrailError, brief
 
-NO_FOLDERS = (errno.EBADF, errno.EINVAL, errno.ENOTSUP)  # from file systems that cannot sync a folder
-RANDOM = "????????"  # what tempfile ends a name with
+CANNOT_SYNC_FOLDERS = (errno.EBADF, errno.EINVAL, errno.ENOTSUP)  # from file systems without fsync for folders
+RANDOM = "????????"  # the suffix of tempfile's names
 
 
 @contextmanager
-def replacing(path: Path, kind: type[VitrailError]) -> Iterator[Path]:
-    """A path to write to, which takes the other's place once all of it is on the disk; failure is of the given kind."""
+def atomic_write(path: Path, error_type: type[VitrailError]) -> Iterator[Path]:
+    """Yield a temporary path that replaces `path` once its content is synced to disk; raise `error_type` on failure."""
     if not path.parent.is_dir():
-        raise kind(f"there is no folder {path.parent}.", got=f"{path}.", hint="make it first.")
-    room = None
+        raise error_type(f"there is no folder {path.parent}.", got=f"{path}.", hint="creating it first.")
+    temporary_dir = None
     try:
-        # In a folder of its own, so that whatever a killed writer leaves behind has a name that `clean` knows.
-        room = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-        part = room / path.name
+        # In its own folder, so that `remove_leftovers` recognises by name whatever a killed writer leaves behind.
+        temporary_dir = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+        part = temporary_dir / path.name
         yield part
         sync_file(part)
-        part.chmod(0o666 & ~umask())
+        part.chmod(0o666 & ~get_umask())
         part.replace(path)
         sync_folder(path.parent)
     except (OSError, RuntimeError, SafetensorError) as error:
-        raise kind(
-            f"{path} cannot be written.", got=brief(error), hint="more room on the disk, or another place."
+        raise error_type(
+            f"{path} cannot be written.", got=brief(error), hint="freeing disk space, or another folder."
         ) from None
     finally:
-        if room is not None:
-            shutil.rmtree(room, ignore_errors=True)
+        if temporary_dir is not None:
+            shutil.rmtree(temporary_dir, ignore_errors=True)
 
 
-def write_text(text: str, path: Path, kind: type[VitrailError]) -> None:
-    """A file of text; whole, or not at all."""
-    with replacing(path, kind) as part:
+def write_text(text: str, path: Path, error_type: type[VitrailError]) -> None:
+    """Write a text file atomically."""
+    with atomic_write(path, error_type) as part:
         part.write_text(text, encoding="utf-8", errors="replace")
 
 
-def clean(folder: Path, names: Iterable[str]) -> None:
-    """Take away what was left beside files of these names when `replacing` was killed."""
+def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
+    """Delete what killed calls of `atomic_write` left beside files of these names."""
     for name in names:
-        for left in folder.glob(f".{name}.{RANDOM}"):
-            shutil.rmtree(left, ignore_errors=True)
+        for leftover in folder.glob(f".{name}.{RANDOM}"):
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def sync_file(path: Path) -> None:
-    """Bring a file to the disk."""
-    with path.open("rb") as written:
-        os.fsync(written.fileno())
+    """Flush a file to disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring a folder's entries to the disk, so that a rename in it outlasts a loss of power."""
-    if os.name != "posix":  # elsewhere a folder cannot be opened, and the system does it by itself
+    """Flush a folder's entries to disk, so that a rename in it survives a power failure."""
+    if os.name != "posix":  # elsewhere a folder cannot be opened, and the system syncs it automatically
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in NO_FOLDERS:
+        if error.errno not in CANNOT_SYNC_FOLDERS:
             raise
     finally:
         os.close(handle)
 
 
-def umask() -> int:
-    """The rights that new files do not get."""
+def get_umask() -> int:
+    """Return the permission bits that new files do not get."""
     current = os.umask(0)
     os.umask(current)
     return current

@@ -1,8 +1,8 @@
-"""What this machine computes fast: measured when it matters, once per process, never assumed from a processor's name.
+"""What this machine computes fast: measured when it matters, never assumed from a processor's name.
 
-Products in bfloat16 are twice as fast as in float32 on one CPU and thirty times slower on the next; the same holds, to a
-lesser degree, for int8, for the fused attention kernel's gradient and for the memory layout of convolutions. Whoever has
-such a choice to make asks here, or times both ways on its own model with `fastest`.
+Products in bfloat16 are twice as fast as in float32 on one CPU and thirty times slower on the next. The same holds, to
+a lesser degree, for int8, the gradient of the fused attention kernel and the memory layout of convolutions. Code that
+has such a choice to make asks here, or times both ways on its own model with `fastest`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which models of the catalogue can weights be those of? Told by the shapes of their tensors."""
+"""Find the models of the catalogue that weights can belong to, by the shapes of their tensors."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from vitrail.weights.source import Weights
 Shapes = dict[str, torch.Size]
 
 
-def candidates(source: str) -> list[str]:
-    """The catalogue; a DeiT has the shapes of a ViT, so names in the path come first, and then ViT before DeiT."""
+def list_candidates(source: str) -> list[str]:
+    """List the catalogue in order of preference: names in the path first, then ViT before DeiT (same shapes)."""
     return sorted(catalogue.list_models(), key=lambda name: (name not in source, name.startswith("deit")))
 
 
-def matches(loaded: Weights, names: list[str]) -> list[tuple[str, Any]]:
-    """Those of the models whose shapes the tensors have, with their specifications; there is one at least.
+def find_matches(loaded: Weights, names: list[str]) -> list[tuple[str, Any]]:
+    """Return those of the models that have the tensors' shapes, with their specifications: at least one.
 
-    A model whose own size of pictures fits is meant rather than one that would have to change its size.
+    Models that match at their own image size take precedence over those that match at another size.
     """
     shapes = {key: tensor.shape for key, tensor in loaded.state.items()}
     found: list[tuple[str, Any]] = []
     resized: list[tuple[str, Any]] = []
     for name in names:
         spec = named = catalogue.spec_named(name)
-        told = {field: value for field, value in _told(loaded).items() if field in type(spec).model_fields}
+        fields = {field: value for field, value in _infer_fields(loaded).items() if field in type(spec).model_fields}
         try:
-            spec = spec.override(told)
-        except (SpecError, ShapeError):  # another width that the heads do not divide, or another patch
+            spec = spec.override(fields)
+        except (SpecError, ShapeError):  # the heads do not divide another width, or the patch another size
             if len(names) == 1:
                 raise
             continue
-        spec, wanted = _with_channels(spec, loaded.state)
-        if wanted == shapes:
+        spec, expected = _with_channels(spec, loaded.state)
+        if expected == shapes:
             (found if spec.image_size == named.image_size else resized).append((canonical(name), spec))
         elif len(names) == 1:
             check_fit(loaded.state, _on_meta(spec).state_dict(), name)
@@ -48,25 +48,25 @@ def matches(loaded: Weights, names: list[str]) -> list[tuple[str, Any]]:
         raise WeightsError(
             "no model of the catalogue has tensors of these shapes.",
             got=f"{len(shapes)} tensors.",
-            hint="--model NAME; a name such as vit_tiny_patch8_64 need not be in the catalogue.",
+            hint="--model NAME; unlisted names such as vit_tiny_patch8_64 work too.",
         )
     return found or resized[:1]
 
 
-def names_of(source: str, loaded: Weights) -> list[str]:
-    """The models that weights may be of: one, unless several have their shapes and prepare pictures differently."""
-    found = matches(loaded, candidates(source))
-    ways = {catalogue.preprocess_for(name, spec, loaded.preprocess) for name, spec in found}
-    named = found[0][0] in source  # as people and hubs name files and folders
-    return [name for name, _ in found[: 1 if named or len(ways) == 1 else None]]
+def possible_names(source: str, loaded: Weights) -> list[str]:
+    """Return the one model that fits, or all of them if they share the shapes but differ in preprocessing."""
+    found = find_matches(loaded, list_candidates(source))
+    preprocessings = {catalogue.preprocess_for(name, spec, loaded.preprocess) for name, spec in found}
+    named = found[0][0] in source  # people and hubs put the model's name into the path
+    return [name for name, _ in found[: 1 if named or len(preprocessings) == 1 else None]]
 
 
 def only_name(source: str, loaded: Weights, *, hint: str) -> str:
-    """The model that weights are of; if they may be of several, the user is asked, with one in the `hint`."""
-    names = names_of(source, loaded)
+    """Return the model that weights belong to; if that is ambiguous, raise an error with one of them in its `hint`."""
+    names = possible_names(source, loaded)
     if len(names) > 1:
         raise WeightsError(
-            f"{source} may be of more than one model, which prepare pictures differently.",
+            f"{source} fits more than one model, and they differ in preprocessing.",
             got=f"the shapes of {', '.join(names)}.",
             hint=hint.replace("{name}", names[-1]),
         )
@@ -74,18 +74,18 @@ def only_name(source: str, loaded: Weights, *, hint: str) -> str:
 
 
 def _with_channels(spec: Any, state: State) -> tuple[Any, Shapes]:
-    """The specification with the file's number of input channels, and the shapes that it asks for."""
-    name, wanted = _asked_for(spec)
+    """Set the specification's input channels as in the file; also return the shapes that it then expects."""
+    name, expected = _expected_shapes(spec)
     first = state.get(name)
     if first is not None and first.ndim > 1 and first.shape[1] not in (0, spec.channels):
         spec = spec.override({"channels": first.shape[1]})
-        wanted = _asked_for(spec)[1]
-    return spec, wanted
+        expected = _expected_shapes(spec)[1]
+    return spec, expected
 
 
-@lru_cache(maxsize=1024)  # for the whole catalogue it takes more than a second, and the next file asks again
-def _asked_for(spec: Any) -> tuple[str, Shapes]:
-    """The name of a model's first weight, and the shapes of all."""
+@lru_cache(maxsize=1024)  # the whole catalogue takes more than a second, and the next file needs it again
+def _expected_shapes(spec: Any) -> tuple[str, Shapes]:
+    """Return the name of a model's first weight, and the shapes of all its tensors."""
     model = _on_meta(spec)
     return model.first_weight, {key: tensor.shape for key, tensor in model.state_dict().items()}
 
@@ -95,10 +95,10 @@ def _on_meta(spec: Any) -> Any:
         return catalogue.build(spec)
 
 
-def _told(loaded: Weights) -> dict[str, Any]:
-    """The fields of a specification that the tensors themselves tell."""
+def _infer_fields(loaded: Weights) -> dict[str, Any]:
+    """Read fields of the specification off the tensors and the file's metadata."""
     state = loaded.state
-    fields = {**loaded.facts, "num_classes": 0}
+    fields = {**loaded.spec_fields, "num_classes": 0}
     head, hidden = state.get("head.weight", state.get("head.fc.weight")), state.get("pre_logits.fc.weight")
     for field, tensor in (("num_classes", head), ("pre_logits", hidden)):
         if tensor is not None and tensor.ndim and tensor.shape[0]:

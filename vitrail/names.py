@@ -1,4 +1,4 @@
-"""The many names of one model: the papers', Google's, torchvision's and the hub's, all turned into timm's."""
+"""Model names: those of the papers, Google, torchvision and the hub, translated to timm's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHORT = re.compile(  # ViT-B/16, B_16, vit_b_16, R50+ViT-B/16, ViT-L/16@384
     rf"(?:r(?P<resnet>\d*)\+)?(?:(?P<family>vit|deit)_)?(?P<size>{'|'.join(SIZES)})[_/](?P<patch>\d+)"
     r"(?:[_@](?P<image>\d+))?"
 )
-PATTERNS = (  # of whole names, lower case, with underscores
+PATTERNS = (  # for whole names, in lower case, with underscores
     (r"resnetv2_(\d+x\d)(?:_bitm?)?", r"resnetv2_\1_bit"),
     (r"(?:bit_)?(?:[sml]_)?r(\d+x\d)", r"resnetv2_\1_bit"),
     (r"bit_(50|101)", r"resnetv2_\1x1_bit"),
@@ -30,18 +30,18 @@ PATTERNS = (  # of whole names, lower case, with underscores
 
 
 def canonical(name: str) -> str:
-    """timm's name behind another one, such as `ViT-B/16`, `B_16`, `vit_b_16` or `google/vit-base-patch16-224`."""
+    """Return timm's name for `ViT-B/16`, `B_16`, `vit_b_16`, `google/vit-base-patch16-224` and the like."""
     plain = name.strip()
     if re.match(r"[\w.-]+/[a-zA-Z]", plain):  # an organisation on the hub
         plain = plain.rpartition("/")[2]
-    # Small g is ViT-g, large G is ViT-G, and the one is twice the other.
+    # ViT-g (giant) and ViT-G (gigantic, twice as large) differ in case only.
     plain = re.sub(r"(?<![A-Za-z])G(?=[-_/]\d)", "gg", plain)
     plain = plain.lower().replace("-", "_").partition(".")[0]
     if short := SHORT.fullmatch(plain):
         size, image = SIZES[short["size"]], short["image"] or "224"
         if short["resnet"] is None:
             return f"{short['family'] or 'vit'}_{size}_patch{short['patch']}_{image}"
-        # The paper's R+Ti/16 is timm's r_s16_p8, after the patch of its feature map.
+        # The paper's R+Ti/16 is timm's r_s16_p8, named after the patch size on its feature map.
         stem = f"r{short['resnet']}_s{short['patch']}" + ("" if short["resnet"] else "_p8")
         return f"vit_{size}_{stem}_{image}"
     for pattern, timm in PATTERNS:

@@ -1,4 +1,4 @@
-"""A run as people see it: live on a terminal, in plain lines elsewhere; always on standard error."""
+"""Training progress on standard error: a progress bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from vitrail.errors import shown
+from vitrail.errors import printable
 from vitrail.training.view import Moment
 
 LINE_SECONDS = 10.0
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: 42 s, 3 min 05 s, 2 h 10 min."""
+    """Format seconds for people: 42 s, 3 min 05 s, 2 h 10 min."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -24,42 +24,42 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-class Lines:
-    """A line now and then, for pipes, files and services."""
+class LineView:
+    """A line every ten seconds, for pipes, files and services."""
 
     def __init__(self) -> None:
         self.last = time.monotonic()
         self.best = ""
 
     def say(self, text: str) -> None:
-        """A remark."""
-        print(shown(text), file=sys.stderr, flush=True)
+        """Print a remark."""
+        print(printable(text), file=sys.stderr, flush=True)
 
     def show(self, moment: Moment) -> None:
-        """How things stand, every ten seconds."""
+        """Print the current step, at most every ten seconds."""
         if time.monotonic() - self.last < LINE_SECONDS:
             return
         self.last = time.monotonic()
         self.say(
             f"{moment.done:4.0%}  step {moment.step:,}  epoch {moment.epoch:.1f}  loss {moment.loss:.3f}  "
-            f"{moment.images_per_second:,.0f} pictures/s  {duration(moment.seconds_left)} left{self.best}"
+            f"{moment.images_per_second:,.0f} images/s  {duration(moment.seconds_left)} left{self.best}"
         )
 
     def judged(self, step: int, score: float, best: float, metric: str) -> None:
-        """A score on the validation pictures, and that of the weights that are kept: the best, judged by loss too."""
+        """Print the validation score, and that of the weights saved as best (the loss counts in that choice too)."""
         name = "accuracy" if metric == "top1" else "mean average precision"
-        self.best = f"  kept {best:.2%}"
-        self.say(f"      step {step:,}: {name} {score:.2%} on validation pictures (kept {best:.2%})")
+        self.best = f"  best {best:.2%}"
+        self.say(f"      step {step:,}: {name} {score:.2%} on validation images (best {best:.2%})")
 
     def progress(self, label: str, done: int, total: int) -> None:
-        """How much is done of something other than steps."""
+        """Print progress of anything but training steps."""
         if time.monotonic() - self.last > LINE_SECONDS:
             self.last = time.monotonic()
             self.say(f"{label}: {done:,} of {total:,}")
 
 
-class Bars(Lines):
-    """One bar that changes its label and numbers, above it the remarks."""
+class BarView(LineView):
+    """One progress bar, with remarks printed above it."""
 
     def __init__(self, bar: Any) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Bars(Lines):
         self.label = ""
 
     def say(self, text: str) -> None:
-        self.bar.console.print(shown(text), highlight=False, markup=False)
+        self.bar.console.print(printable(text), highlight=False, markup=False)
 
     def _update(self, label: str, done: float, total: float, numbers: str) -> None:
         if self.task is None or label != self.label:
@@ -88,24 +88,24 @@ class Bars(Lines):
         self._update(label, done, total, f"{done:,} of {total:,}")
 
 
-class Quiet(Lines):
-    """Nothing at all."""
+class QuietView(LineView):
+    """Prints nothing."""
 
     def say(self, text: str) -> None:
         pass
 
 
 @contextmanager
-def progress_view(*, quiet: bool) -> Iterator[Lines]:
-    """A view that suits where standard error goes."""
+def progress_view(*, quiet: bool) -> Iterator[LineView]:
+    """Choose the view that suits where standard error goes."""
     if quiet:
-        yield Quiet()
+        yield QuietView()
     elif sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[numbers]}"))
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            yield Bars(bar)
+            yield BarView(bar)
     else:
-        yield Lines()
+        yield LineView()

@@ -1,4 +1,4 @@
-"""The page of an explanation as a reader meets it: pointing, clicking and typing change what is shown."""
+"""The explanation page in a real browser: hovering, clicking and typing change the view."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.conftest import fill
 from tests.contract.small_images import write_folder
 from vitrail import create_model, explain
 from vitrail.inspection.figures import write_figures
-from vitrail.inspection.sample import spread_out
+from vitrail.inspection.sample import sample_evenly
 
 KINDS: dict[str, tuple[str, dict[str, Any], list[str] | None]] = {
     "vit": ("vit_mu_patch16_224", {}, None),
@@ -34,78 +34,80 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     pixels = np.random.default_rng(0).integers(0, 256, (12, 18, 3), dtype=np.uint8)
     image = Image.fromarray(pixels).resize((360, 240), Image.Resampling.BICUBIC)
-    image.save(folder / "a <b>picture<.png")
+    image.save(folder / "an <b>image<.png")
     for kind, (name, fields, methods) in KINDS.items():
         model = fill(create_model(name, num_classes=10, **fields), 0.1).eval()
         model.labels = tuple(f"</script><b>{letter}" for letter in "abcdefghij")
-        found = explain(model, folder / "a <b>picture<.png", methods=methods)
+        found = explain(model, folder / "an <b>image<.png", methods=methods)
         (folder / f"{kind}.html").write_text(found.page())
     return {kind: folder / f"{kind}.html" for kind in KINDS}
 
 
 @pytest.fixture
-def said() -> list[str]:
+def messages() -> list[str]:
     return []
 
 
-def opened(chromium: Browser, path: Path, said: list[str], width: int = 1200, scheme: str = "light") -> Page:
+def open_page(chromium: Browser, path: Path, messages: list[str], width: int = 1200, scheme: str = "light") -> Page:
     page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
     page.on(
         "request",
-        lambda request: said.append(request.url) if not request.url.startswith(("file:", "data:", "blob:")) else None,
+        lambda request: (
+            messages.append(request.url) if not request.url.startswith(("file:", "data:", "blob:")) else None
+        ),
     )
     page.goto(path.as_uri())
     page.wait_for_selector("html[data-ready=yes]")
     return page
 
 
-def drawn(page: Page) -> str:
+def canvas_of(page: Page) -> str:
     return page.evaluate("document.getElementById('stage').toDataURL()")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1200, "light")])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_page_opens_anywhere(
-    chromium: Browser, pages: dict[str, Path], said: list[str], kind: str, width: int, scheme: str
+    chromium: Browser, pages: dict[str, Path], messages: list[str], kind: str, width: int, scheme: str
 ) -> None:
-    page = opened(chromium, pages[kind], said, width, scheme)
+    page = open_page(chromium, pages[kind], messages, width, scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     for button in page.locator("button[data-view]").all():
         button.click()
-    assert said == []
+    assert messages == []
     assert "</script><b>" in page.inner_text("main")
     page.close()
 
 
-def test_pointing_shows_what_a_patch_looks_at(chromium: Browser, pages: dict[str, Path], said: list[str]) -> None:
-    page = opened(chromium, pages["vit"], said)
-    before = drawn(page)
-    assert "speaks for the chosen class" in page.inner_text("#said")
+def test_hovering_shows_what_a_patch_attends_to(chromium: Browser, pages: dict[str, Path], messages: list[str]) -> None:
+    page = open_page(chromium, pages["vit"], messages)
+    before = canvas_of(page)
+    assert "evidence for the selected class" in page.inner_text("#caption")
     box = page.locator("#stage").bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.3)
-    first = drawn(page)
+    first = canvas_of(page)
     assert first != before
-    assert "patch in row" in page.inner_text("#said")
+    assert "patch in row" in page.inner_text("#caption")
     page.mouse.move(box["x"] - 9, box["y"] - 9)
-    assert drawn(page) == before, "who points elsewhere sees again what was chosen"
+    assert canvas_of(page) == before, "leaving the image restores the selection"
     page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.8)
-    assert drawn(page) != first
+    assert canvas_of(page) != first
     page.mouse.click(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.8)
-    kept = drawn(page)
+    pinned = canvas_of(page)
     page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.2)
-    assert drawn(page) == kept, "a click keeps the patch"
+    assert canvas_of(page) == pinned, "a click pins the patch"
     page.mouse.move(box["x"] - 9, box["y"] - 9)
-    assert drawn(page) == kept
-    assert said == []
+    assert canvas_of(page) == pinned
+    assert messages == []
     page.close()
 
 
-def test_blocks_heads_views_and_classes_switch(chromium: Browser, pages: dict[str, Path], said: list[str]) -> None:
-    page = opened(chromium, pages["registers"], said)
-    seen = {drawn(page)}
+def test_blocks_heads_views_and_classes_switch(chromium: Browser, pages: dict[str, Path], messages: list[str]) -> None:
+    page = open_page(chromium, pages["registers"], messages)
+    seen = {canvas_of(page)}
     for action in (
         page.locator("#layers button").first.click,
         page.locator("#heads button").last.click,
@@ -113,31 +115,35 @@ def test_blocks_heads_views_and_classes_switch(chromium: Browser, pages: dict[st
         lambda: page.get_by_role("button", name="register 3").click(),
         lambda: page.get_by_role("button", name="Rollout").click(),
         lambda: page.get_by_role("button", name="Grad-CAM").click(),
-        lambda: page.locator("[data-choice]").nth(1).click(),
+        lambda: page.locator("[data-class]").nth(1).click(),
         lambda: page.get_by_role("button", name="Token colours").click(),
-        lambda: page.get_by_role("button", name="Positions").click(),
-        lambda: page.locator("#strength").fill("0.1"),
+        lambda: page.get_by_role("button", name="Position embeddings").click(),
+        lambda: page.locator("#opacity").fill("0.1"),
     ):
         action()
-        now = drawn(page)
+        now = canvas_of(page)
         assert now not in seen
         seen.add(now)
-    page.get_by_role("button", name="Play the blocks").click()
-    page.locator("#said", has_text=re.compile("^Block 1 ")).wait_for()
+    page.get_by_role("button", name="Play through blocks").click()
+    page.locator("#caption", has_text=re.compile("^Block 1 ")).wait_for()
     page.get_by_role("button", name="Rollout").click()
-    page.get_by_role("button", name="Play the blocks").wait_for()
-    assert "multiplied through all blocks" in page.inner_text("#said"), "who chooses a view without blocks keeps it"
-    assert said == []
+    page.get_by_role("button", name="Play through blocks").wait_for()
+    assert "multiplied through all blocks" in page.inner_text("#caption"), (
+        "choosing a view without blocks stops playing"
+    )
+    assert messages == []
     page.close()
 
 
 @pytest.mark.parametrize("kind", ["vit", "mean"])
-def test_the_keyboard_alone_suffices(chromium: Browser, pages: dict[str, Path], said: list[str], kind: str) -> None:
-    page = opened(chromium, pages[kind], said)
+def test_the_keyboard_alone_suffices(chromium: Browser, pages: dict[str, Path], messages: list[str], kind: str) -> None:
+    page = open_page(chromium, pages[kind], messages)
     page.keyboard.press("ArrowUp")
-    assert "speaks for the chosen class" in page.inner_text("#said"), "keys belong to the page until one goes there"
+    assert "evidence for the selected class" in page.inner_text("#caption"), (
+        "shortcuts work only with the image focused"
+    )
     page.keyboard.press("Tab")
-    for key, told in (
+    for key, expected in (
         ("ArrowUp", "patch in row 7, column 8"),
         ("ArrowLeft", "patch in row 7, column 7"),
         (",", "Block 1 of 2"),
@@ -146,42 +152,44 @@ def test_the_keyboard_alone_suffices(chromium: Browser, pages: dict[str, Path], 
         ("v", ""),
         ("2", "</script><b>"),
         (".", "Block 2 of 2"),
-        *([("c", "The class token looks")] if kind == "vit" else []),
+        *([("c", "The class token attends to")] if kind == "vit" else []),
     ):
         page.keyboard.press(key)
-        assert told in page.inner_text("#said"), key
-    before = drawn(page)
+        assert expected in page.inner_text("#caption"), key
+    before = canvas_of(page)
     page.keyboard.press("-")
-    assert drawn(page) != before
-    assert said == []
+    assert canvas_of(page) != before
+    assert messages == []
     page.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_of_figures_shows_them(chromium: Browser, said: list[str], scheme: str, tmp_path: Path) -> None:
+def test_the_figures_page_shows_the_figures(
+    chromium: Browser, messages: list[str], scheme: str, tmp_path: Path
+) -> None:
     model = fill(create_model("vit_mu_patch8_64", num_classes=4), 0.1).eval()
-    sample = spread_out(write_folder(tmp_path / "pictures"), 4, model.preprocess)
+    sample = sample_evenly(write_folder(tmp_path / "images"), 4, model.preprocess)
     write_figures(model, sample, tmp_path / "figures", names=["filters", "distance"])
     page = chromium.new_page(viewport={"width": 390, "height": 800}, color_scheme=scheme)
-    page.on("console", lambda message: said.append(message.text))
+    page.on("console", lambda message: messages.append(message.text))
     page.goto((tmp_path / "figures" / "figures.html").as_uri())
     widths = page.evaluate("[...document.images].map((image) => image.naturalWidth)")
     assert len(widths) == 2
     assert min(widths) > 100
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert said == []
+    assert messages == []
     page.close()
 
 
-def test_a_map_by_squares_of_cells_lies_where_it_belongs(
-    chromium: Browser, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_pooled_attention_is_drawn_in_place(
+    chromium: Browser, messages: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Five cells in squares of two: the last square is one cell wide, and drawn so."""
+    """Five cells pooled by two: the last square is one cell wide."""
     model = fill(create_model("vit_mu_patch16_224", image_size=80, num_classes=3), 0.1).eval()
-    monkeypatch.setattr("vitrail.inspection.page._fitting", lambda *_: (2, 255))
+    monkeypatch.setattr("vitrail.inspection.page._choose_packing", lambda *_: (2, 255))
     found = explain(model, np.zeros((80, 80, 3), dtype=np.uint8), methods=["rollout"])
     (tmp_path / "page.html").write_text(found.page())
-    page = opened(chromium, tmp_path / "page.html", said)
+    page = open_page(chromium, tmp_path / "page.html", messages)
     page.get_by_role("button", name="Attention", exact=True).click()
     script = """() => { const canvas = document.getElementById('stage'), pen = canvas.getContext('2d');
         const side = canvas.width / 5;
@@ -199,20 +207,20 @@ def test_a_map_by_squares_of_cells_lies_where_it_belongs(
 
 
 @pytest.mark.parametrize("size", [(8, 8), (1, 900)])
-def test_small_pictures_are_shown_large(
-    chromium: Browser, said: list[str], tmp_path: Path, size: tuple[int, int]
+def test_small_images_are_enlarged(
+    chromium: Browser, messages: list[str], tmp_path: Path, size: tuple[int, int]
 ) -> None:
     model = fill(create_model("vit_mu_patch16_224", num_classes=3), 0.1).eval()
     (tmp_path / "page.html").write_text(explain(model, np.zeros((*size, 3), dtype=np.uint8)).page())
-    page = opened(chromium, tmp_path / "page.html", said)
+    page = open_page(chromium, tmp_path / "page.html", messages)
     box = page.locator("#stage").bounding_box()
     assert box is not None
     assert max(box["width"], box["height"]) > 400
-    assert said == []
+    assert messages == []
     page.close()
 
 
-def test_a_notebook_shows_the_page(chromium: Browser, said: list[str], tmp_path: Path) -> None:
+def test_a_notebook_displays_the_page(chromium: Browser, messages: list[str], tmp_path: Path) -> None:
     model = fill(create_model("vit_mu_patch16_224", num_classes=3), 0.1).eval()
     found = explain(model, np.zeros((50, 50, 3), dtype=np.uint8), methods=["rollout"])
     (tmp_path / "cell.html").write_text(f"<!doctype html><title>notebook</title>{found._repr_html_()}")

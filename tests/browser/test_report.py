@@ -1,4 +1,4 @@
-"""The report of a run and the comparison of two as readers meet them: they sort, show pictures, and exclude nobody."""
+"""The report of a run and a comparison in the browser: tables sort, cells show images, and both are accessible."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize("width", [390, 1200])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["report", "comparison"])
-def test_a_page_for_everybody(chromium: Browser, pages: dict[str, Path], name: str, width: int, scheme: str) -> None:
+def test_accessible_at_any_width(chromium: Browser, pages: dict[str, Path], name: str, width: int, scheme: str) -> None:
     assert pages[name].stat().st_size < MOST
     page, said = opened(chromium, pages[name], width, scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -50,11 +50,11 @@ def test_tables_sort(chromium: Browser, pages: dict[str, Path], name: str) -> No
     number = 4 if name == "report" else 2  # recall, score
     title = page.locator("table.sortable >> nth=0 >> thead button").nth(number - 1)
     title.click()
-    shares = [float(text.rstrip("%")) for text in column(page, number)]
-    assert len(shares) > 1
-    assert shares == sorted(shares, reverse=True)
+    values = [float(text.rstrip("%")) for text in column(page, number)]
+    assert len(values) > 1
+    assert values == sorted(values, reverse=True)
     title.press("Enter")
-    assert [float(text.rstrip("%")) for text in column(page, number)] == sorted(shares)
+    assert [float(text.rstrip("%")) for text in column(page, number)] == sorted(values)
     assert title.locator("xpath=..").get_attribute("aria-sort") == "ascending"
     page.locator("table.sortable >> nth=0 >> thead button").first.click()
     assert column(page, 1) == sorted(column(page, 1))
@@ -62,25 +62,25 @@ def test_tables_sort(chromium: Browser, pages: dict[str, Path], name: str) -> No
     page.close()
 
 
-def test_a_cell_opens_its_pictures(chromium: Browser, pages: dict[str, Path]) -> None:
+def test_a_cell_shows_its_images(chromium: Browser, pages: dict[str, Path]) -> None:
     page, said = opened(chromium, pages["report"], 1200, "light")
     wrong = page.locator("#matrix td:not(.right) button").first
     count = int(wrong.inner_text())
     wrong.click()
     assert page.locator("#cell li").count() == count
     assert page.locator("#cell img").count() == count
-    assert "taken for" in page.locator("#cell p").inner_text()
+    assert "predicted as" in page.locator("#cell p").inner_text()
     assert wrong.get_attribute("aria-pressed") == "true"
     right = page.locator("#matrix td.right button").first
     right.focus()
     page.keyboard.press("Enter")
-    assert "told right" in page.locator("#cell p").inner_text()
+    assert "classified correctly" in page.locator("#cell p").inner_text()
     assert wrong.get_attribute("aria-pressed") == "false"
     assert said == []
     page.close()
 
 
-def test_the_matrix_is_put_in_order(chromium: Browser, pages: dict[str, Path]) -> None:
+def test_the_matrix_is_sorted(chromium: Browser, pages: dict[str, Path]) -> None:
     page, said = opened(chromium, pages["report"], 1200, "light")
     before = page.locator("#matrix").inner_text()
     page.locator("#order").select_option("recall")

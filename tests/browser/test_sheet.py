@@ -1,4 +1,4 @@
-"""The contact sheet as a reader meets it: wide and narrow, light and dark, without a word from the console."""
+"""The contact sheet in a browser: wide and narrow, light and dark, without console messages."""
 
 from __future__ import annotations
 

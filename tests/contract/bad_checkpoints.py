@@ -1,6 +1,6 @@
-"""Hostile and damaged weight files, made on the spot; run as a script it tries them all in one process.
+"""Malicious and damaged weight files, generated on the fly; run as a script, it loads them all in one process.
 
-The script reports, for each file, the error, the seconds and the growth of the process's peak memory, as JSON.
+The script prints, as JSON, the error, the seconds and the growth of peak memory for each file.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ MODEL = "vit_mu_patch16_224"
 BAD: dict[str, tuple[Callable[[Path], Path], str]] = {}
 
 
-def bad(says: str) -> Callable[[Callable[[Path], Path]], Callable[[Path], Path]]:
-    """Note a maker of a bad file and the words that its refusal must have."""
+def bad(message: str) -> Callable[[Callable[[Path], Path]], Callable[[Path], Path]]:
+    """Register a function that writes a bad file, and the pattern that its error must match."""
 
-    def note(make: Callable[[Path], Path]) -> Callable[[Path], Path]:
-        BAD[make.__name__] = (make, says)
+    def register(make: Callable[[Path], Path]) -> Callable[[Path], Path]:
+        BAD[make.__name__] = (make, message)
         return make
 
-    return note
+    return register
 
 
 class Evil:
-    """Runs code when it is unpickled: the marker file tells."""
+    """Runs code when it is unpickled: it creates the marker file."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -105,7 +105,7 @@ def npz_with_objects(folder: Path) -> Path:
     return folder / "w.npz"
 
 
-@bad("claims other sizes than it has")
+@bad("has a header that does not match its size")
 def npz_that_claims_16_gib(folder: Path) -> Path:
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (2**16, 2**16)})
@@ -114,56 +114,56 @@ def npz_that_claims_16_gib(folder: Path) -> Path:
     return folder / "w.npz"
 
 
-@bad("unpacks to suspiciously much")
+@bad("unpacks to a suspicious size")
 def npz_of_a_thousand_fold(folder: Path) -> Path:
     np.savez_compressed(folder / "w.npz", a=np.zeros(2**27, dtype=np.float32))
     return folder / "w.npz"
 
 
-@bad("damaged or cut short")
+@bad("damaged or truncated")
 def safetensors_overlapping(folder: Path) -> Path:
     return put(folder / "w.safetensors", safetensors_with({"a": entry(0, 64, [16]), "b": entry(32, 64, [8])}))
 
 
-@bad("damaged or cut short")
+@bad("damaged or truncated")
 def safetensors_with_a_hole(folder: Path) -> Path:
     return put(folder / "w.safetensors", safetensors_with({"a": entry(0, 16, [4]), "b": entry(32, 64, [8])}))
 
 
-@bad("damaged or cut short")
+@bad("damaged or truncated")
 def safetensors_without_offsets(folder: Path) -> Path:
     return put(folder / "w.safetensors", safetensors_with({"a": {"dtype": "F32", "shape": [16]}}))
 
 
-@bad("damaged or cut short")
+@bad("damaged or truncated")
 def safetensors_past_the_end(folder: Path) -> Path:
     return put(folder / "w.safetensors", safetensors_with({"a": entry(0, 2**34, [2**32])}))
 
 
-@bad("damaged or cut short")
+@bad("damaged or truncated")
 def safetensors_that_overflows(folder: Path) -> Path:
     return put(folder / "w.safetensors", safetensors_with({"a": entry(0, 2**64 - 1, [2**62, 2**62])}))
 
 
-@bad("damaged or cut short")
+@bad("damaged or truncated")
 def safetensors_with_a_huge_header(folder: Path) -> Path:
     return put(folder / "w.safetensors", struct.pack("<Q", 2**40) + b"{" + b" " * 100)
 
 
-@bad("damaged or cut short")
+@bad("damaged or truncated")
 def safetensors_cut(folder: Path) -> Path:
     whole = save(good_state())
     return put(folder / "w.safetensors", whole[: len(whole) // 2])
 
 
-@bad("damaged or cut short")
+@bad("damaged or truncated")
 def npz_cut(folder: Path) -> Path:
     buffer = io.BytesIO()
     np.savez(buffer, **{key: tensor.numpy() for key, tensor in good_state().items()})
     return put(folder / "w.npz", buffer.getvalue()[: buffer.tell() // 2])
 
 
-@bad("damaged or cut short")
+@bad("damaged or truncated")
 def npz_with_wrong_bytes(folder: Path) -> Path:
     buffer = io.BytesIO()
     np.savez(buffer, a=np.arange(1000.0))
@@ -172,21 +172,21 @@ def npz_with_wrong_bytes(folder: Path) -> Path:
     return put(folder / "w.npz", bytes(data))
 
 
-@bad("damaged or cut short")
+@bad("damaged or truncated")
 def torch_cut(folder: Path) -> Path:
     buffer = io.BytesIO()
     torch.save(good_state(), buffer)
     return put(folder / "w.pth", buffer.getvalue()[: buffer.tell() // 2])
 
 
-@bad("damaged or cut short|holds more than tensors")
+@bad("damaged or truncated|holds more than tensors")
 def legacy_torch_cut(folder: Path) -> Path:
     buffer = io.BytesIO()
     torch.save(good_state(), buffer, _use_new_zipfile_serialization=False)
     return put(folder / "w.pth", buffer.getvalue()[: buffer.tell() // 2])
 
 
-@bad("is compressed, which PyTorch never does")
+@bad("is compressed, and PyTorch never compresses")
 def torch_deflated(folder: Path) -> Path:
     buffer = io.BytesIO()
     torch.save({"a": torch.zeros(2**22)}, buffer)
@@ -196,7 +196,7 @@ def torch_deflated(folder: Path) -> Path:
     return folder / "w.pth"
 
 
-@bad("claims other sizes than it has")
+@bad("claims more than it holds")
 def torch_tensor_larger_than_its_storage(folder: Path) -> Path:
     torch.save({"patch_embed.proj.weight": torch.zeros(1).expand(2**32)}, folder / "w.pth")
     return folder / "w.pth"
@@ -215,18 +215,18 @@ def zip_of_a_huge_bytearray(folder: Path) -> Path:
     return folder / "w.pth"
 
 
-@bad("claims other sizes than it has")
+@bad("claims more than it holds")
 def torch_of_one_storage_for_all(folder: Path) -> Path:
     torch.save(dict.fromkeys(map(str, range(800)), torch.zeros(2**18)), folder / "w.pth")
     return folder / "w.pth"
 
 
 def claiming_more(data: bytes) -> bytes:
-    """The pickle of a tensor of 123 numbers, changed to claim two thousand million of them."""
+    """The pickle of a tensor of 123 numbers, changed to claim two billion of them."""
     return data.replace(b"K{", b"J" + struct.pack("<i", 2**31 - 1))
 
 
-@bad("damaged or cut short|no plain array")
+@bad("damaged or truncated|is not dense")
 def torch_that_claims_8_gib(folder: Path) -> Path:
     buffer = io.BytesIO()
     torch.save({"patch_embed.proj.weight": torch.zeros(123)}, buffer)
@@ -236,7 +236,7 @@ def torch_that_claims_8_gib(folder: Path) -> Path:
     return folder / "w.pth"
 
 
-@bad("damaged or cut short|no plain array")
+@bad("damaged or truncated|is not dense")
 def legacy_torch_that_claims_8_gib(folder: Path) -> Path:
     buffer = io.BytesIO()
     torch.save({"patch_embed.proj.weight": torch.zeros(123)}, buffer, _use_new_zipfile_serialization=False)
@@ -249,33 +249,33 @@ def torch_without_tensors(folder: Path) -> Path:
     return folder / "w.pth"
 
 
-@bad("not those of vit_mu_patch16_224")
+@bad("do not match vit_mu_patch16_224")
 def wrong_shapes(folder: Path) -> Path:
     state = good_state()
     state["blocks.0.mlp.fc1.weight"] = torch.zeros(96, 32)
     return put(folder / "w.safetensors", save(state))
 
 
-@bad("not those of vit_mu_patch16_224")
+@bad("do not match vit_mu_patch16_224")
 def a_tensor_missing(folder: Path) -> Path:
     state = good_state()
     del state["blocks.1.norm2.bias"]
     return put(folder / "w.safetensors", save(state))
 
 
-@bad("not those of vit_mu_patch16_224")
+@bad("do not match vit_mu_patch16_224")
 def a_tensor_too_many(folder: Path) -> Path:
     return put(folder / "w.safetensors", save({**good_state(), "blocks.7.norm1.weight": torch.zeros(32)}))
 
 
-@bad("numbers that are not finite")
+@bad("values that are not finite")
 def not_a_number(folder: Path) -> Path:
     state = good_state()
     state["norm.bias"][3] = float("nan")
     return put(folder / "w.safetensors", save(state))
 
 
-@bad("numbers that are not finite")
+@bad("values that are not finite")
 def infinite(folder: Path) -> Path:
     state = good_state()
     state["norm.bias"][3] = float("inf")
@@ -294,33 +294,33 @@ def index_with_an_absolute_path(folder: Path) -> Path:
     return put(folder / "model.safetensors.index.json", json.dumps(index).encode())
 
 
-@bad("names a file that is not there")
+@bad("names a file that does not exist")
 def index_of_nothing(folder: Path) -> Path:
     index = {"weight_map": {"norm.bias": "model-1.safetensors"}}
     return put(folder / "model.safetensors.index.json", json.dumps(index).encode())
 
 
-@bad("damaged or cut short")
+@bad("damaged or truncated")
 def index_nested_deep(folder: Path) -> Path:
     return put(folder / "model.safetensors.index.json", b"[" * 100_000)
 
 
-@bad("numbers that Vitrail does not use")
+@bad("tensors of a type that Vitrail does not use")
 def eighth_precision(folder: Path) -> Path:
     return put(folder / "w.safetensors", save({"norm.bias": torch.zeros(32).to(torch.float8_e4m3fn)}))
 
 
-@bad("in no format that Vitrail knows")
+@bad("in a format that Vitrail does not know")
 def another_network(folder: Path) -> Path:
     return put(folder / "w.safetensors", save({"conv1.weight": torch.zeros(4, 3, 3, 3)}))
 
 
-@bad("no weight file that Vitrail knows")
+@bad("not a weight file that Vitrail can read")
 def empty(folder: Path) -> Path:
     return put(folder / "w.safetensors", b"")
 
 
-@bad("no weight file that Vitrail knows")
+@bad("not a weight file that Vitrail can read")
 def text(folder: Path) -> Path:
     return put(folder / "w.bin", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
 
@@ -343,14 +343,14 @@ def an_empty_folder(folder: Path) -> Path:
 
 
 def peak_memory() -> int:
-    """The process's peak of resident memory in bytes since the last reset."""
+    """The process's peak resident memory in bytes since the last reset."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return int(line.split()[1]) * 1024
     raise RuntimeError("no VmHWM")
 
 
-def try_all(root: Path) -> dict[str, dict[str, object]]:
+def load_all(root: Path) -> dict[str, dict[str, object]]:
     from vitrail import create_model
     from vitrail.errors import VitrailError
 
@@ -369,7 +369,7 @@ def try_all(root: Path) -> dict[str, dict[str, object]]:
             error = "nothing was refused"
         except VitrailError as refused:
             error = str(refused)
-        except Exception as other:  # noqa: BLE001 - whatever it is, it is reported
+        except Exception as other:  # noqa: BLE001 - reported, whatever it is
             error = f"{type(other).__name__} escaped: {other}"
         results[name] = {
             "error": error,
@@ -382,4 +382,4 @@ def try_all(root: Path) -> dict[str, dict[str, object]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(try_all(Path(sys.argv[1])), indent=2))
+    print(json.dumps(load_all(Path(sys.argv[1])), indent=2))

@@ -1,4 +1,4 @@
-"""Pictures, and ways to damage them or to make near duplicates of them, for the tests and benchmarks of `check`."""
+"""Images, and ways to damage them or to make near-duplicates, for the tests and benchmarks of `check`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 
 
 def photo(random: np.random.Generator, size: tuple[int, int] = (224, 224)) -> Image.Image:
-    """A picture that looks like no other: soft fields of colour at several scales, and some grain."""
+    """A unique image: soft fields of colour at four scales, and some grain."""
     rows, columns = size[1], size[0]
     pixels = np.zeros((rows, columns, 3))
     for cells in (3, 6, 12, 24):
@@ -53,26 +53,26 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage\n"
 PAGE = b"<!DOCTYPE html><html><body>404 Not Found</body></html>"
 
 Damage = tuple[str, str, Callable[[bytes], bytes]]
-DAMAGES: dict[str, Damage] = {  # the kind that check tells, the new suffix, and what is done to a good JPEG
+DAMAGES: dict[str, Damage] = {  # the kind of finding, the new suffix, and what is done to a good JPEG
     "nothing left": ("empty", ".jpg", lambda _: b""),
     "half a JPEG": ("truncated", ".jpg", lambda data: data[: len(data) // 2]),
     "no end marker": ("truncated", ".jpg", lambda data: data[:-2]),
     "the second half zeros": ("truncated", ".jpg", lambda data: data[: len(data) // 2] + bytes(len(data) // 2)),
-    "a web page": ("not-a-picture", ".jpg", lambda _: PAGE),
-    "a text": ("not-a-picture", ".jpg", lambda _: b"the picture is on the other disk\n" * 9),
-    "an SVG drawing": ("not-a-picture", ".png", lambda _: SVG),
-    "an EPS drawing": ("not-a-picture", ".png", lambda _: EPS),
+    "a web page": ("not-an-image", ".jpg", lambda _: PAGE),
+    "a text": ("not-an-image", ".jpg", lambda _: b"the picture is on the other disk\n" * 9),
+    "an SVG drawing": ("not-an-image", ".png", lambda _: SVG),
+    "an EPS drawing": ("not-an-image", ".png", lambda _: EPS),
     "half a PNG": ("truncated", ".png", lambda data: as_png(data)[: len(data) // 2]),
     "a PNG with a wrong byte": ("damaged", ".png", lambda data: flipped(as_png(data))),
     "too many pixels": ("oversized", ".png", lambda _: bomb()),
     "a JPEG called PNG": ("wrong-suffix", ".png", lambda data: data),
-    "noise": ("not-a-picture", ".jpg", lambda data: np.random.default_rng(len(data)).bytes(999)),
+    "noise": ("not-an-image", ".jpg", lambda data: np.random.default_rng(len(data)).bytes(999)),
     "half a WebP": ("damaged truncated", ".webp", lambda data: encoded(Image.open(io.BytesIO(data)), "WEBP")[:999]),
 }
 
 
 def damage(path: Path, way: str) -> Path:
-    """Damage a good JPEG on the disk; its new path, for its suffix may have changed."""
+    """Damage a good JPEG on disk; returns its new path, because its suffix may have changed."""
     _, suffix, change = DAMAGES[way]
     changed = path.with_suffix(suffix)
     data = change(path.read_bytes())
@@ -82,7 +82,7 @@ def damage(path: Path, way: str) -> Path:
 
 
 def cropped(image: Image.Image, random: np.random.Generator) -> Image.Image:
-    """Five percent of the width and of the height cut off, anywhere."""
+    """Cropped to 95 % of its width and height, at a random position."""
     width, height = (round(side * 0.95) for side in image.size)
     left, top = random.integers(image.width - width + 1), random.integers(image.height - height + 1)
     return image.crop((left, top, left + width, top + height))

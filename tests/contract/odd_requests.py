@@ -1,4 +1,4 @@
-"""Bytes that are no good request, each refused at once."""
+"""Raw requests that must all be rejected at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def head(method: str = "POST", path: str = "/v1/predict", *lines: str, host: str
     return "\r\n".join([f"{method} {path} HTTP/1.1", host, *lines, "", ""]).encode("latin-1")
 
 
-def sized(content: bytes, *lines: str) -> bytes:
+def post_with_body(content: bytes, *lines: str) -> bytes:
     return head("POST", "/v1/predict", f"content-length: {len(content)}", *lines) + content
 
 
@@ -33,9 +33,9 @@ ODD = {
     "two Hosts the other way": head("GET", "/livez", "host: localhost", host="host: elsewhere.example"),
     "a foreign Host": head("GET", "/livez", host="host: elsewhere.example"),
     "a Host with a slash": head("GET", "/livez", host="host: localhost/elsewhere"[:9] + "\\@elsewhere.example"),
-    "a Host that is no address": head("GET", "/livez", host="host: [::1"),
+    "an invalid Host": head("GET", "/livez", host="host: [::1"),
     "a foreign Origin": head("GET", "/v1/model", "origin: https://elsewhere.example"),
-    "an Origin that is no address": head("GET", "/v1/model", "origin: https://[x"),
+    "an invalid Origin": head("GET", "/v1/model", "origin: https://[x"),
     "two lengths": head("POST", "/v1/predict", "content-length: 5", "content-length: 6") + b"hello!",
     "two equal lengths": head("POST", "/v1/predict", "content-length: 5", "content-length: 5") + b"hello",
     "a length and chunks": head("POST", "/v1/predict", "content-length: 5", "transfer-encoding: chunked")
@@ -46,26 +46,26 @@ ODD = {
     "a length with a plus": head("POST", "/v1/predict", "content-length: +5") + b"hello",
     "an unknown transfer encoding": head("POST", "/v1/predict", "transfer-encoding: gzip") + b"hello",
     "chunked twice": head("POST", "/v1/predict", "transfer-encoding: chunked, chunked") + b"0\r\n\r\n",
-    "a chunk of no size": head("POST", "/v1/predict", "transfer-encoding: chunked") + b"xyz\r\nhello\r\n0\r\n\r\n",
-    "a chunk of too large a size": head("POST", "/v1/predict", "transfer-encoding: chunked") + b"f" * 40 + b"\r\n",
+    "a chunk without a size": head("POST", "/v1/predict", "transfer-encoding: chunked") + b"xyz\r\nhello\r\n0\r\n\r\n",
+    "a chunk that is too large": head("POST", "/v1/predict", "transfer-encoding: chunked") + b"f" * 40 + b"\r\n",
     "a chunk that ends wrongly": head("POST", "/v1/predict", "transfer-encoding: chunked") + b"3\r\nhello\r\n0\r\n\r\n",
     "a huge header": head("GET", "/livez", "x: " + "y" * MIB),
     "many headers": head("GET", "/livez", *(f"x{number}: y" for number in range(20_000))),
     "a header without a colon": head("GET", "/livez", "no colon here"),
-    "a header of many lines": head("GET", "/livez", "x: a\r\n b\r\n c"),
+    "a folded header": head("GET", "/livez", "x: a\r\n b\r\n c"),
     "a header with a NUL": head("GET", "/livez", "x: a\0b"),
-    "a header's name with a blank": head("GET", "/livez", "content-length : 5"),
-    "bare line feeds and a blank": b"GET /livez HTTP/1.1\nhost: localhost\n bad\n\n",
+    "a header name with a space": head("GET", "/livez", "content-length : 5"),
+    "bare line feeds and a space": b"GET /livez HTTP/1.1\nhost: localhost\n bad\n\n",
     "a very long URL": head("GET", "/" + "a" * MIB),
     "a long query": head("POST", "/v1/predict?top=" + "1" * 60_000, "content-length: 0"),
     "a NUL in the path": head("GET", "/livez\0"),
     "an escaped NUL in the path": head("GET", "/livez%00"),
     "bad escapes": head("GET", "/v1/%zz%f%"),
-    "bytes that are no UTF-8": head("GET", "/v1/%ff%fe"),
-    "a blank in the path": head("GET", "/v1/model HTTP/1.1 /x"),
-    "another place": head("GET", "/static/../../../../etc/passwd"),
-    "another place, escaped": head("GET", "/static/%2e%2e%2f%2e%2e%2fgate.py"),
-    "a whole URL of another host": head("GET", "http://elsewhere.example/v1/model"),
+    "bytes that are not UTF-8": head("GET", "/v1/%ff%fe"),
+    "a space in the path": head("GET", "/v1/model HTTP/1.1 /x"),
+    "path traversal": head("GET", "/static/../../../../etc/passwd"),
+    "escaped path traversal": head("GET", "/static/%2e%2e%2f%2e%2e%2fadmission.py"),
+    "an absolute URL of another host": head("GET", "http://elsewhere.example/v1/model"),
     "a URL to fetch": head("GET", "/v1/predict?url=http://127.0.0.1:22/"),
     "an authority": head("CONNECT", "elsewhere.example:443"),
     "an asterisk": head("OPTIONS", "*"),
@@ -74,49 +74,53 @@ ODD = {
     "DELETE": head("DELETE", "/v1/model"),
     "PATCH": head("PATCH", "/v1/model", "content-length: 5") + b"hello",
     "TRACE": head("TRACE", "/v1/model"),
-    "a method of its own": head("PICTURE", "/v1/predict"),
-    "GET where POST is meant": head("GET", "/v1/predict"),
-    "POST where GET is meant": head("POST", "/v1/model", "content-length: 5") + b"hello",
+    "an unknown method": head("IMAGE", "/v1/predict"),
+    "GET instead of POST": head("GET", "/v1/predict"),
+    "POST instead of GET": head("POST", "/v1/model", "content-length: 5") + b"hello",
     "a web socket": head(
         "GET", "/v1/predict", "connection: Upgrade", "upgrade: websocket", "sec-websocket-version: 13"
     ),
     "HTTP/2 by upgrade": head("POST", "/v1/predict", "connection: Upgrade", "upgrade: h2c", "content-length: 0"),
-    "gzip": sized(gzip.compress(bytes(10 * MIB)), "content-encoding: gzip"),
-    "deflate": sized(zlib.compress(bytes(10 * MIB)), "content-encoding: deflate"),
-    "brotli": sized(b"\x1b\xff\xff", "content-encoding: br"),
-    "gzip twice": sized(gzip.compress(gzip.compress(bytes(10 * MIB))), "content-encoding: gzip, gzip"),
-    "a part of an answer": head("POST", "/v1/predict", "range: bytes=0-1", "content-length: 0"),
-    "a URL for a picture": sized(b"http://127.0.0.1:22/cat.jpg"),
-    "a file's name for a picture": sized(b"/etc/passwd"),
-    "JSON": sized(json.dumps({"image": "file:///etc/passwd"}).encode(), "content-type: application/json"),
-    "XML with entities": sized(
+    "gzip": post_with_body(gzip.compress(bytes(10 * MIB)), "content-encoding: gzip"),
+    "deflate": post_with_body(zlib.compress(bytes(10 * MIB)), "content-encoding: deflate"),
+    "brotli": post_with_body(b"\x1b\xff\xff", "content-encoding: br"),
+    "gzip twice": post_with_body(gzip.compress(gzip.compress(bytes(10 * MIB))), "content-encoding: gzip, gzip"),
+    "a range request": head("POST", "/v1/predict", "range: bytes=0-1", "content-length: 0"),
+    "a URL instead of an image": post_with_body(b"http://127.0.0.1:22/cat.jpg"),
+    "a file name instead of an image": post_with_body(b"/etc/passwd"),
+    "JSON": post_with_body(json.dumps({"image": "file:///etc/passwd"}).encode(), "content-type: application/json"),
+    "XML with entities": post_with_body(
         b'<?xml version="1.0"?><!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]><svg>&a;</svg>',
         "content-type: image/svg+xml",
     ),
-    "a zip": sized(b"PK\x03\x04" + bytes(60)),
-    "a PDF": sized(b"%PDF-1.7\n%%EOF"),
-    "an ICO": sized(b"\x00\x00\x01\x00\x01\x00" + bytes(40)),
-    "a picture of half a gigapixel": sized(bomb()),
-    "a GIF of many pixels": sized(b"GIF89a" + struct.pack("<HHBBB", 65535, 65535, 0x80, 0, 0) + bytes(6) + b","),
-    "a form without a boundary": sized(b"--x--", "content-type: multipart/form-data"),
-    "a form with a long boundary": sized(b"--x--", "content-type: multipart/form-data; boundary=" + "b" * 5000),
-    "a form that is none": sized(b"hello", "content-type: multipart/form-data; boundary=b"),
-    "a form that ends early": sized(b"--b\r\ncontent-disp", "content-type: multipart/form-data; boundary=b"),
-    "an empty form": sized(b"--b--\r\n", "content-type: multipart/form-data; boundary=b"),
-    "a part without headers": sized(b"--b\r\n\r\nx\r\n--b--", "content-type: multipart/form-data; boundary=b"),
-    "a form of fields": sized(
+    "a zip": post_with_body(b"PK\x03\x04" + bytes(60)),
+    "a PDF": post_with_body(b"%PDF-1.7\n%%EOF"),
+    "an ICO": post_with_body(b"\x00\x00\x01\x00\x01\x00" + bytes(40)),
+    "an image of half a gigapixel": post_with_body(bomb()),
+    "a GIF of many pixels": post_with_body(
+        b"GIF89a" + struct.pack("<HHBBB", 65535, 65535, 0x80, 0, 0) + bytes(6) + b","
+    ),
+    "a form without a boundary": post_with_body(b"--x--", "content-type: multipart/form-data"),
+    "a form with a long boundary": post_with_body(
+        b"--x--", "content-type: multipart/form-data; boundary=" + "b" * 5000
+    ),
+    "a body that is not a form": post_with_body(b"hello", "content-type: multipart/form-data; boundary=b"),
+    "a form that ends early": post_with_body(b"--b\r\ncontent-disp", "content-type: multipart/form-data; boundary=b"),
+    "an empty form": post_with_body(b"--b--\r\n", "content-type: multipart/form-data; boundary=b"),
+    "a part without headers": post_with_body(b"--b\r\n\r\nx\r\n--b--", "content-type: multipart/form-data; boundary=b"),
+    "a form without files": post_with_body(
         b'--b\r\ncontent-disposition: form-data; name="image"\r\n\r\nhttp://127.0.0.1/\r\n--b--',
         "content-type: multipart/form-data; boundary=b",
     ),
-    "100,000 parts": sized(b"--b\r\n\r\n\r\n" * 100_000, "content-type: multipart/form-data; boundary=b"),
-    "100,000 fields": sized(
+    "100,000 parts": post_with_body(b"--b\r\n\r\n\r\n" * 100_000, "content-type: multipart/form-data; boundary=b"),
+    "100,000 fields": post_with_body(
         b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\nb\r\n' * 100_000 + b"--b--",
         "content-type: multipart/form-data; boundary=b",
     ),
-    "100,000 headers of a part": sized(
+    "100,000 headers of a part": post_with_body(
         b"--b\r\n" + b"x: y\r\n" * 100_000 + b"\r\n\r\n--b--", "content-type: multipart/form-data; boundary=b"
     ),
-    "ten megabytes of boundaries": sized(
+    "ten megabytes of boundaries": post_with_body(
         (b"\r\n--" + b"b" * 69) * 130_000, "content-type: multipart/form-data; boundary=" + "b" * 70
     ),
 }

@@ -1,4 +1,4 @@
-"""Reading a source to its end: here, or in a child process whose crash or hang is told and survived."""
+"""Read a source to its end: here, or in a child process whose crash or hang is reported and survived."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from vitrail.data.find import open_data
 from vitrail.data.reader import Reader
 from vitrail.data.table import Source
 from vitrail.data.transform import Preprocess
-from vitrail.errors import DataError, shown
+from vitrail.errors import DataError, printable
 
-PATIENCE = 5  # seconds until a child hangs
+PATIENCE = 5  # seconds until a child counts as hanging
 READER = Reader(Preprocess(size=(8, 6)))
 Refuse = Callable[[str | Path, str], DataError]
 
 
 def read(word: str | Path) -> Source:
-    """A source of which every picture was read."""
+    """Open a source and read every image."""
     source = open_data(word)
-    for picture in source:
-        assert shown(picture.name).isprintable()
-        assert READER.stored(picture).shape == (8, 6, 3)
+    for item in source:
+        assert printable(item.name).isprintable()
+        assert READER.read(item).shape == (8, 6, 3)
     return source
 
 
 def fingerprint(root: Path) -> dict[str, tuple[int, int, str]]:
-    """All that is below a folder: kinds and rights, times, contents."""
+    """Everything below a folder: types and permissions, times, contents."""
     found = {}
     for folder, folders, files in os.walk(root):
         for path in [Path(folder) / name for name in (*folders, *files)]:
@@ -46,14 +46,14 @@ def fingerprint(root: Path) -> dict[str, tuple[int, int, str]]:
 
 
 class Child:
-    """Another process that reads what it is asked to."""
+    """A process that reads the sources it is sent."""
 
     def __init__(self) -> None:
         self.process: Any = None
         self.pipe: Any = None
 
     def ask(self, word: str | Path) -> str:
-        """`read`, `refused`, `crash`, `hang`, or what was raised."""
+        """`read`, `refused`, `crash`, `hang`, or a traceback."""
         if self.process is None:
             self.start()
         self.pipe.send(str(word))
@@ -92,5 +92,5 @@ def _serve(pipe: Connection) -> None:
             pipe.send("read")
         except DataError:
             pipe.send("refused")
-        except Exception:  # noqa: BLE001 - whatever it is, the test tells it
+        except Exception:  # noqa: BLE001 - whatever it is, the test shows it
             pipe.send(traceback.format_exc())

@@ -1,4 +1,4 @@
-"""What schemathesis is told before it asks the service: what is a picture cannot be said in a schema."""
+"""Settings for schemathesis: a schema cannot express what a valid image is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real `vitrail serve` in a process of its own, and clients for it: a good one, and bare sockets."""
+"""A real `vitrail serve` process, with HTTP clients and raw sockets to test it."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from vitrail import create_model, save_weights
 
 MODEL = "vit_mu_patch4_gap_16"
 SECONDS = 40.0
-# As users have it: what is printed waits in a buffer until somebody sees to it.
+# As for users: standard output is buffered, so the service must flush it.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("PYTHONUNBUFFERED", "VITRAIL_TOKEN")}
 
 
-def in_loop(work: Coroutine[Any, Any, Any]) -> Any:
-    """What asynchronous work comes to; in a thread, for the tests' own may have a loop already (Playwright's)."""
+def run_async(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine in a thread, because the main thread may already have an event loop (Playwright's)."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, work).result()
 
 
-class Told(NamedTuple):
-    """An answer."""
+class Response(NamedTuple):
+    """An HTTP response."""
 
     status: int
     headers: dict[str, str]
@@ -52,7 +52,7 @@ class Told(NamedTuple):
 
     @property
     def code(self) -> str:
-        """Of a refusal."""
+        """The code of an error."""
         return self.document["error"]["code"]
 
 
@@ -70,7 +70,7 @@ def jpeg(seed: int = 0, side: int = 40) -> bytes:
 
 
 def form(files: Sequence[tuple[str, bytes]], boundary: str = "b0undary") -> tuple[bytes, dict[str, str]]:
-    """The body and the header of a form of files."""
+    """The body and the headers of a form with files."""
     parts = [
         f'--{boundary}\r\ncontent-disposition: form-data; name="image"; filename="{name}"\r\n\r\n'.encode()
         + content
@@ -82,8 +82,8 @@ def form(files: Sequence[tuple[str, bytes]], boundary: str = "b0undary") -> tupl
     }
 
 
-class Served:
-    """The process."""
+class ServerProcess:
+    """A running `vitrail serve`."""
 
     def __init__(
         self,
@@ -93,58 +93,59 @@ class Served:
         weights: Path | None = None,
         env: dict[str, str] | None = None,
     ) -> None:
-        self.log = folder / f"{time.monotonic_ns()}.log"
-        usual = [sys.executable, "-m", "vitrail", "serve", str(model), "--port", "0", "--json"]
-        usual += [] if weights is None else ["--weights", str(weights)]
-        with self.log.open("wb") as errors:
+        self.log_file = folder / f"{time.monotonic_ns()}.log"
+        command = [sys.executable, "-m", "vitrail", "serve", str(model), "--port", "0", "--json"]
+        command += [] if weights is None else ["--weights", str(weights)]
+        with self.log_file.open("wb") as errors:
             self.process = subprocess.Popen(
-                [*usual, *words],
+                [*command, *words],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env={**ENVIRONMENT, "OMP_NUM_THREADS": "1", **(env or {})},
             )
         assert self.process.stdout is not None
-        late = threading.Timer(SECONDS, self.process.kill)
-        late.start()
+        watchdog = threading.Timer(SECONDS, self.process.kill)
+        watchdog.start()
         text = b""
         while not text.endswith(b"}\n"):
             line = self.process.stdout.readline()
-            assert line, self.log.read_text()
+            assert line, self.log_file.read_text()
             text += line
-        late.cancel()
-        self.told = json.loads(text)
-        host, _, port = self.told["address"].removeprefix("http://").rpartition(":")
-        self.place = (host.strip("[]"), int(port))
+        watchdog.cancel()
+        self.startup = json.loads(text)
+        host, _, port = self.startup["address"].removeprefix("http://").rpartition(":")
+        self.address = (host.strip("[]"), int(port))
 
-    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Told:
-        """One request on a line of its own; names of headers have _ for -."""
-        line = http.client.HTTPConnection(*self.place, timeout=SECONDS)
+    def request(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Response:
+        """One request on its own connection; header names have _ for -."""
+        connection = http.client.HTTPConnection(*self.address, timeout=SECONDS)
         try:
-            line.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
-            answer = line.getresponse()
-            return Told(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+            connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+            response = connection.getresponse()
+            headers = {name.lower(): value for name, value in response.getheaders()}
+            return Response(response.status, headers, response.read())
         finally:
-            line.close()
+            connection.close()
 
-    def post(self, body: bytes, path: str = "/v1/predict", **headers: str) -> Told:
-        return self.ask("POST", path, body, **headers)
+    def post(self, body: bytes, path: str = "/v1/predict", **headers: str) -> Response:
+        return self.request("POST", path, body, **headers)
 
-    def post_form(self, files: Sequence[tuple[str, bytes]], path: str = "/v1/predict") -> Told:
+    def post_form(self, files: Sequence[tuple[str, bytes]], path: str = "/v1/predict") -> Response:
         body, headers = form(files)
-        return self.ask("POST", path, body, content_type=headers["content-type"])
+        return self.request("POST", path, body, content_type=headers["content-type"])
 
-    def line(self) -> socket.socket:
-        return socket.create_connection(self.place, timeout=SECONDS)
+    def connect(self) -> socket.socket:
+        return socket.create_connection(self.address, timeout=SECONDS)
 
-    def raw(self, content: bytes) -> Told:
-        """What is answered to bytes."""
-        with self.line() as line:
-            line.sendall(content)
-            return read_answer(line)
+    def raw(self, content: bytes) -> Response:
+        """The response to raw bytes."""
+        with self.connect() as connection:
+            connection.sendall(content)
+            return read_response(connection)
 
     def metric(self, name: str, **labels: str) -> float:
-        """The sum over all samples of a name that have these labels."""
-        families = text_string_to_metric_families(self.ask("GET", "/metrics").body.decode())
+        """The sum over all samples with this name and these labels."""
+        families = text_string_to_metric_families(self.request("GET", "/metrics").body.decode())
         return sum(
             sample.value
             for family in families
@@ -158,15 +159,15 @@ class Served:
 
     @property
     def memory(self) -> int:
-        """Bytes that the service itself holds, without its workers."""
+        """Resident bytes of the service without its workers."""
         return psutil.Process(self.process.pid).memory_info().rss
 
-    def lines(self) -> list[dict[str, Any]]:
-        """The log, all of which must be JSON but for the remark where it is."""
-        return [json.loads(line) for line in self.log.read_text().splitlines() if not line.endswith("stops it.")]
+    def log_lines(self) -> list[dict[str, Any]]:
+        """The log: JSON except for the line that announces the address."""
+        return [json.loads(line) for line in self.log_file.read_text().splitlines() if not line.endswith("to stop.")]
 
     def stop(self) -> int:
-        """SIGTERM, and the exit code."""
+        """Send SIGTERM and return the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -177,40 +178,40 @@ class Served:
             self.process.stdout.close()
 
 
-def read_answer(line: socket.socket) -> Told:
-    """The next answer on a line."""
-    answer = http.client.HTTPResponse(line)
-    answer.begin()
-    return Told(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+def read_response(connection: socket.socket) -> Response:
+    """Read the next response."""
+    response = http.client.HTTPResponse(connection)
+    response.begin()
+    return Response(response.status, {name.lower(): value for name, value in response.getheaders()}, response.read())
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = SECONDS) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = SECONDS) -> None:
     end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it never came to be"
+    while not condition():
+        assert time.monotonic() < end, "the condition never became true"
         time.sleep(0.02)
 
 
 @contextmanager
-def load_on(served: Served, num: int, content: bytes) -> Iterator[list[Told | Exception]]:
-    """So many clients that ask again and again, and all that they were told."""
-    over = threading.Event()
-    told: list[Told | Exception] = []
+def apply_load(server: ServerProcess, num: int, content: bytes) -> Iterator[list[Response | Exception]]:
+    """Run clients that send request after request; yield the list of their responses."""
+    stop = threading.Event()
+    responses: list[Response | Exception] = []
 
-    def ask() -> None:
-        while not over.is_set():
+    def send_requests() -> None:
+        while not stop.is_set():
             try:
-                told.append(served.post(content))
+                responses.append(server.post(content))
             except (OSError, http.client.HTTPException) as error:
-                told.append(error)
+                responses.append(error)
                 time.sleep(0.02)
 
-    clients = [threading.Thread(target=ask) for _ in range(num)]
+    clients = [threading.Thread(target=send_requests) for _ in range(num)]
     for client in clients:
         client.start()
     try:
-        yield told
+        yield responses
     finally:
-        over.set()
+        stop.set()
         for client in clients:
             client.join()

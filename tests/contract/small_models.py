@@ -1,4 +1,4 @@
-"""Small models of every kind, with weights of noise, and a picture of noise."""
+"""Small models of every kind with random weights, and a random image."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ def foreign(kind: str) -> Any:
     return fill(transformers.ViTForImageClassification(transformers.ViTConfig(**sizes, num_labels=10)), 0.1)
 
 
-def picture(rows: int = 200, columns: int = 300, seed: int = 0) -> np.ndarray:
+def random_image(rows: int = 200, columns: int = 300, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (rows, columns, 3), dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""Every file of `nn/attention`: what `weights` shows is what the fused kernel did."""
+"""Every file of `nn/attention`: `weights` agrees with the fused kernel."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def test_cross_attention_from_tokens_to_a_wider_context() -> None:
         assert weights.shape == (2, 2, 5, 9)
         *_, v = cross.split(tokens, context)
         assert (cross.merge(weights @ v) - cross(tokens, context)).abs().max() < 1e-5
-        # What is hidden has no influence.
+        # Hidden tokens have no influence.
         changed = context.with_x(torch.where(context.mask[..., None], context.x, 99.0))
         assert torch.allclose(cross(tokens, context), cross(tokens, changed), atol=1e-6)
 
 
-def test_a_query_that_may_look_at_nothing_gets_nothing() -> None:
+def test_a_query_without_visible_keys_gets_zeros() -> None:
     attention = fill(Attention(width=8, heads=2), 0.3).eval()
     tokens = Tokens(torch.randn(1, 4, 8), Layout((4,)), torch.zeros(1, 4, dtype=torch.bool))
     with torch.no_grad():
@@ -62,7 +62,7 @@ def test_a_query_that_may_look_at_nothing_gets_nothing() -> None:
 
 def test_attention_dropout_acts_in_training_only() -> None:
     attention = fill(Attention(width=8, heads=2, dropout_rate=0.5), 0.3)
-    attention.proj_drop.p = 0.0  # the weights' own dropout alone
+    attention.proj_drop.p = 0.0  # leaves only the dropout of the attention weights
     tokens = Tokens(torch.randn(4, 6, 8), Layout((6,)))
     with torch.no_grad():
         assert not torch.equal(attention.train()(tokens), attention(tokens))
@@ -78,21 +78,21 @@ def test_heads_must_divide_the_width() -> None:
 
 @pytest.mark.parametrize("num_tokens", [5, 64])
 def test_training_in_bfloat16_computes_the_same_attention(num_tokens: int) -> None:
-    """On a CPU the products are written out then; the gradients are those of the fused kernel, rounded."""
+    """On a CPU this uses explicit products; the gradients are those of the fused kernel, rounded."""
     inputs = [torch.randn(2, 3, num_tokens, 8, requires_grad=True) for _ in range(3)]
-    shorter = [tensor.detach().bfloat16().requires_grad_() for tensor in inputs]
+    bf16_inputs = [tensor.detach().bfloat16().requires_grad_() for tensor in inputs]
     weight = torch.randn(2, 3, num_tokens, 8)
     (attend(*inputs) * weight).sum().backward()
-    made = attend(*shorter)
-    assert made.grad_fn is not None
-    assert "Softmax" not in made.grad_fn.name()
-    assert "Attention" not in made.grad_fn.name()
-    (made * weight).sum().backward()
-    assert (made - attend(*inputs)).abs().max() < 0.05
-    for exact, rounded in zip(inputs, shorter, strict=True):
+    output = attend(*bf16_inputs)
+    assert output.grad_fn is not None
+    assert "Softmax" not in output.grad_fn.name()
+    assert "Attention" not in output.grad_fn.name()
+    (output * weight).sum().backward()
+    assert (output - attend(*inputs)).abs().max() < 0.05
+    for exact, rounded in zip(inputs, bf16_inputs, strict=True):
         assert exact.grad is not None
         assert rounded.grad is not None
         assert (exact.grad - rounded.grad).abs().max() < 0.1
     with torch.no_grad():
-        fused = attend(*shorter)
-    assert (made - fused).abs().max() < 0.05
+        fused = attend(*bf16_inputs)
+    assert (output - fused).abs().max() < 0.05

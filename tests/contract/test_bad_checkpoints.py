@@ -1,4 +1,4 @@
-"""Each bad weight file is refused in one message, with little memory, running nothing and loading nothing."""
+"""Each bad weight file is refused with one error, little memory, no code run and no model loaded."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ MAX_GROWTH = 64 * 2**20
 
 @pytest.fixture(scope="session")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
-    """All of them tried in one fresh process, so that its memory can be watched."""
+    """All files are loaded in one fresh process, so that its memory can be measured."""
     if not Path("/proc/self/clear_refs").exists():
-        pytest.skip("peak memory is read from /proc, which only Linux has")
+        pytest.skip("peak memory is read from /proc, which exists only on Linux")
     folder = tmp_path_factory.mktemp("bad")
     script = Path(__file__).with_name("bad_checkpoints.py")
     root = Path(__file__).parent.parent.parent
@@ -31,7 +31,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_refused(name: str, outcomes: dict[str, dict]) -> None:
+def test_a_bad_file_is_refused(name: str, outcomes: dict[str, dict]) -> None:
     outcome = outcomes[name]
     assert re.match(r"\w+Error: ", outcome["error"])
     assert re.search(BAD[name][1], outcome["error"]), outcome["error"]
@@ -41,8 +41,8 @@ def test_refused(name: str, outcomes: dict[str, dict]) -> None:
     assert outcome["growth"] < MAX_GROWTH
 
 
-def test_the_evil_pickle_is_evil(tmp_path: Path) -> None:
-    """The tests above can fail: unpickled carelessly, the file does run its code."""
+def test_the_evil_pickle_runs_code(tmp_path: Path) -> None:
+    """Proof that the tests above can fail: plain unpickling does run the code."""
     import pickle
 
     path = BAD["code_in_legacy_pickle"][0](tmp_path)

@@ -1,4 +1,4 @@
-"""Pictures that cannot be read while others are loaded: named or left out, and nothing stays behind."""
+"""Unreadable images while others are loaded: named or skipped, and no thread stays behind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def names_of(batches: list[Batch]) -> list[str]:
 
 @pytest.fixture(params=["table", "stream"])
 def broken(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Source, str]:
-    """37 pictures, of which number 20 in order is none, and its name."""
+    """37 images, of which number 20 in order is not an image, and its name."""
     if request.param == "stream":
         return write_shards(tmp_path, broken=22), f"{tmp_path.name}/001.tar/022.jpg"
     table = write_folder(tmp_path)
@@ -45,39 +45,39 @@ def test_the_file_is_named(broken: tuple[Source, str], workers: int) -> None:
     source, name = broken
     before = set(threading.enumerate())
     good: list[Batch] = []
-    with pytest.raises(DataError, match=rf"{name} is no picture that Vitrail reads"):
+    with pytest.raises(DataError, match=rf"{name} is not an image that Vitrail can read"):
         good.extend(loader_of(source, workers=workers).epoch())
     assert set(threading.enumerate()) == before
-    assert names_of(good) == [picture.name for picture in source][:16]
+    assert names_of(good) == [item.name for item in source][:16]
 
 
 @pytest.mark.parametrize("augment", [None, Augment()], ids=["plain", "augmented"])
 @pytest.mark.parametrize("workers", WORKERS)
-def test_it_alone_is_left_out(broken: tuple[Source, str], workers: int, augment: Augment | None) -> None:
+def test_only_the_broken_image_is_skipped(broken: tuple[Source, str], workers: int, augment: Augment | None) -> None:
     source, name = broken
     loader = loader_of(source, workers=workers, policy="skip", augment=augment)
     batches = list(loader.epoch())
-    assert names_of(batches) == [picture.name for picture in source if picture.name != name]
+    assert names_of(batches) == [item.name for item in source if item.name != name]
     assert [len(batch.images) for batch in batches] == [8, 8, 7, 8, 5]
     assert [(one.path, one.kind) for one in loader.skipped] == [(name, "skipped")]
-    assert "no picture that Vitrail reads" in loader.skipped[0].detail
+    assert "not an image that Vitrail can read" in loader.skipped[0].detail
     assert batches[2].indices.tolist() == [16, 17, 18, 19, 21, 22, 23]
     if augment is None:
-        for picture, image in zip(list(source)[21:24], batches[2].images[4:], strict=True):
-            pixels = SPEC.pixels(SPEC.decode(picture.content()))
+        for item, image in zip(list(source)[21:24], batches[2].images[4:], strict=True):
+            pixels = SPEC.resize_and_crop(SPEC.decode(item.content()))
             assert torch.equal(image, SPEC.normalise(pixels[None])[0])
 
 
 @pytest.mark.parametrize("augment", [None, Augment(mixup=0.8, cutmix=1.0)], ids=["plain", "mixed"])
-def test_ranks_agree_on_what_is_left(broken: tuple[Source, str], augment: Augment | None) -> None:
-    """Number 20 is the first of its pair: who is mixed with its neighbour must not depend on the ranks."""
+def test_ranks_agree_on_the_remaining_images(broken: tuple[Source, str], augment: Augment | None) -> None:
+    """Number 20 is the first of its pair: what its neighbour is mixed with must not depend on the ranks."""
     source, _ = broken
     whole = list(loader_of(source, policy="skip", augment=augment).epoch())
     parts = [list(loader_of(source, policy="skip", augment=augment, rank=rank, world=4).epoch()) for rank in range(4)]
-    for batch, *shares in zip(whole, *parts, strict=True):
-        assert batch.names == tuple(chain.from_iterable(share.names for share in shares))
-        assert torch.equal(batch.labels, torch.cat([share.labels for share in shares]))
-        assert torch.equal(batch.images, torch.cat([share.images for share in shares]))
+    for batch, *ranks in zip(whole, *parts, strict=True):
+        assert batch.names == tuple(chain.from_iterable(part.names for part in ranks))
+        assert torch.equal(batch.labels, torch.cat([part.labels for part in ranks]))
+        assert torch.equal(batch.images, torch.cat([part.images for part in ranks]))
 
 
 @pytest.mark.parametrize("policy", ["error", "skip"])
@@ -90,7 +90,7 @@ def test_a_file_that_vanishes(workers: int, policy: str, tmp_path: Path) -> None
     shown = [next(batches)]
     (tmp_path / "data" / table.names[-1]).unlink()
     if policy == "error":
-        with pytest.raises(DataError, match=rf"{table.names[-1]} is not there(.|\n)*Try leaving it out"):
+        with pytest.raises(DataError, match=rf"{table.names[-1]} does not exist(.|\n)*Try leaving it out"):
             shown.extend(batches)
         assert names_of(shown) == table.names[:36]
     else:
@@ -100,8 +100,8 @@ def test_a_file_that_vanishes(workers: int, policy: str, tmp_path: Path) -> None
     assert set(threading.enumerate()) == before
 
 
-def test_what_was_seen_once_may_vanish(tmp_path: Path) -> None:
-    """Within one run the cache stands for the file; the next run looks at it again."""
+def test_a_cached_file_may_vanish(tmp_path: Path) -> None:
+    """Within one run the cache replaces the file; the next run checks it again."""
     table = write_folder(tmp_path / "data")
     cache = PixelCache(form(SPEC, None), limit_gb=0.01, folder=tmp_path / "cache")
     loader = loader_of(table, cache=cache)
@@ -110,11 +110,11 @@ def test_what_was_seen_once_may_vanish(tmp_path: Path) -> None:
     again = list(loader.epoch())
     assert names_of(again) == table.names
     assert torch.equal(again[-1].images, seen[-1].images)
-    with pytest.raises(DataError, match=rf"{table.names[-1]} is not there"):
+    with pytest.raises(DataError, match=rf"{table.names[-1]} does not exist"):
         list(loader_of(table, cache=cache).epoch())
 
 
-def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_without_read_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = write_folder(tmp_path)
 
     def refused(path: object, *_: object) -> int:
@@ -122,13 +122,13 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("vitrail.data.decode.os.open", refused)
     with pytest.raises(
-        DataError, match=r"a/000.png cannot be read.\n  Got Permission denied.\n  Try the right to read"
+        DataError, match=r"a/000.png cannot be read.\n  Got Permission denied.\n  Try fixing its permissions"
     ):
         next(loader_of(table, workers=0).epoch())
 
 
-def test_the_first_of_two_is_named(tmp_path: Path) -> None:
-    """Whichever thread fails first, the error is that of the first picture in order."""
+def test_the_first_of_two_broken_images_is_named(tmp_path: Path) -> None:
+    """Whichever thread fails first, the error names the first image in order."""
     table = write_folder(tmp_path)
     for row in (17, 23):
         (tmp_path / table.names[row]).write_bytes(b"")
@@ -151,7 +151,7 @@ def test_threads_end_with_the_loader(workers: int, tmp_path: Path) -> None:
 
 
 def test_a_shard_that_ends_early(tmp_path: Path) -> None:
-    """Cut short since it was counted: all whole batches before the cut are shown, for any number of workers."""
+    """Truncated after it was counted: all batches before the cut are shown, for any number of workers."""
     source = write_shards(tmp_path, num_shards=2)
     shard = tmp_path / "001.tar"
     shard.write_bytes(shard.read_bytes()[: shard.stat().st_size // 2])
@@ -159,7 +159,7 @@ def test_a_shard_that_ends_early(tmp_path: Path) -> None:
     counts = []
     for workers in WORKERS:
         good: list[Batch] = []
-        with pytest.raises(DataError, match=r"001.tar is no shard that can be read"):
+        with pytest.raises(DataError, match=r"001.tar is not a readable shard"):
             good.extend(loader_of(source, workers=workers, batch_size=4).epoch())
         assert set(threading.enumerate()) == before
         counts.append(len(good))

@@ -1,4 +1,4 @@
-"""The pixel cache: right or empty, whatever happens to it, and never larger than it may be."""
+"""The pixel cache: correct or empty, whatever happens, and never above its limit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MIB = 2**20
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the pictures that are decoded, one after the other."""
+    """The names of the decoded images, in order."""
     from vitrail.data.decode import decode_image
 
     names: list[str] = []
@@ -80,8 +80,8 @@ def test_the_second_epoch_decodes_nothing(
     assert len(decoded) == 37
 
 
-def test_nor_does_it_without_a_break_between_epochs(decoded: list[str], tmp_path: Path) -> None:
-    """Training asks for all epochs at once; pixels that wait to be written must be found as well."""
+def test_pending_pixels_are_found_in_the_next_epoch(decoded: list[str], tmp_path: Path) -> None:
+    """Training runs all epochs without a break; pixels that are not written yet must be found as well."""
     loader = loader_of(write_folder(tmp_path / "data"), tmp_path / "cache", shuffle=True)
     list(loader.batches(0, 3 * loader.steps_per_epoch))
     assert len(decoded) == 37
@@ -94,7 +94,7 @@ def test_a_known_file_is_not_even_read(tmp_path: Path, monkeypatch: pytest.Monke
     assert torch.equal(torch.cat([batch.images for batch in loader.epoch()]), first)
 
 
-def test_a_picture_is_known_by_its_content(decoded: list[str], tmp_path: Path) -> None:
+def test_an_image_is_identified_by_its_content(decoded: list[str], tmp_path: Path) -> None:
     root = tmp_path / "data"
     for number in range(4):
         (root / str(number)).mkdir(parents=True)
@@ -108,7 +108,7 @@ def test_a_picture_is_known_by_its_content(decoded: list[str], tmp_path: Path) -
     shutil.copy(root / "1" / "0.bmp", root / "3" / "copied.bmp")
     changed = root / "2" / "0.bmp"
     state = changed.stat()
-    time.sleep(0.05)  # file systems tell the time in steps of some milliseconds
+    time.sleep(0.05)  # file systems keep time in steps of some milliseconds
     Image.fromarray(noise(9)).save(changed)
     os.utime(changed, ns=(state.st_atime_ns, state.st_mtime_ns))
     assert (changed.stat().st_size, changed.stat().st_mtime_ns) == (state.st_size, state.st_mtime_ns)
@@ -165,7 +165,7 @@ def test_the_limit_holds(tmp_path: Path) -> None:
     assert all(np.array_equal(cache.get(key(number)), noise(number)) for number in found)
 
 
-def test_a_full_cache_does_no_harm(decoded: list[str], caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_a_full_cache_changes_no_pixels(decoded: list[str], caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     caplog.set_level(logging.INFO, "vitrail")
     spec, table = Preprocess(size=(160, 160)), write_folder(tmp_path / "data")  # 2.8 MB of pixels
     loader = loader_of(table, tmp_path / "cache", spec=spec, limit_gb=1 / 1024)
@@ -174,13 +174,13 @@ def test_a_full_cache_does_no_harm(decoded: list[str], caplog: pytest.LogCapture
         assert torch.equal(torch.cat([batch.images for batch in loader.epoch()]), plain)
     assert len(decoded) == 3 * 37
     assert [record.message for record in caplog.records].count(
-        "the pixel cache is full: the rest is decoded each time"
+        "the pixel cache is full: the remaining images are decoded every time"
     ) == 1
     assert (loader.cache.path / "data.mdb").stat().st_size <= MIB
 
 
-def test_the_limit_is_that_of_all_forms_together(tmp_path: Path) -> None:
-    """As in training, where the pictures of both splits are cached at once, each in its form."""
+def test_the_limit_is_for_all_forms_together(tmp_path: Path) -> None:
+    """As in training, where the images of both splits are cached at once, each in its form."""
     limit = 4 * MIB
     caches = [filled(tmp_path, 0, name=name, limit=limit) for name in ("train", "val")]
     for number in range(2000):
@@ -197,12 +197,12 @@ def test_a_lower_limit_holds_for_an_old_cache(tmp_path: Path) -> None:
     assert (cache.path / "data.mdb").stat().st_size <= 2 * MIB
 
 
-def test_the_oldest_forms_are_forgotten(tmp_path: Path) -> None:
+def test_the_oldest_forms_are_deleted(tmp_path: Path) -> None:
     old = {name: filled(tmp_path, 700, name=name) for name in ("second", "first", "third")}  # 3 MB each
     for age, name in enumerate(("third", "second", "first")):
         old[name].close()
         os.utime(old[name].path, (1e9 - age, 1e9 - age))
-    new = filled(tmp_path, 1, name="new", limit=16 * MIB)  # of which the others may have a half
+    new = filled(tmp_path, 1, name="new", limit=16 * MIB)  # the others may take half of it
     assert [old[name].path.exists() for name in ("first", "second", "third")] == [False, True, True]
     assert new.get(key(0)) is not None
     again = filled(tmp_path, 0, name="second")

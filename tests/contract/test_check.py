@@ -1,4 +1,4 @@
-"""`vitrail check` finds what is wrong, all of it and nothing else, and changes no byte."""
+"""`vitrail check` finds everything that is wrong, nothing else, and changes no byte."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.forge import Forge
 from vitrail import check
 from vitrail.data.check import KINDS, Report
 from vitrail.data.class_audit import class_findings
-from vitrail.data.duplicates import PARTNERS, Look, near_pairs
+from vitrail.data.duplicates import MAX_PARTNERS, Thumbnail, find_near_duplicates
 from vitrail.data.find import open_data
 from vitrail.errors import DataError
 
 
 def tree(root: Path) -> dict[str, str]:
-    """Every file with its content and its times."""
+    """Every file with its hash and modification time."""
     return {
         str(path): hashlib.sha256(path.read_bytes()).hexdigest() + str(path.stat().st_mtime_ns)
         for path in sorted(root.rglob("*"))
@@ -54,14 +54,14 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_a_clean_set_is_clean(clean: Path) -> None:
+def test_clean_data_has_no_findings(clean: Path) -> None:
     report = check(clean)
     assert (report.ok, report.files, report.findings) == (True, 140, ())
     assert report.counts == {"": {"cat": 70, "dog": 70}}
     assert report.formats == {"JPEG": 140}
 
 
-def test_every_damage_is_found_with_its_reason_and_nothing_else(tmp_path: Path) -> None:
+def test_every_damage_is_found_with_its_kind_and_nothing_else(tmp_path: Path) -> None:
     write(tmp_path, [f"{name}/{number:03d}.jpg" for name in ("cat", "dog") for number in range(100)])
     random = np.random.default_rng(0)
     chosen = random.permutation(sorted(tmp_path.rglob("*.jpg")))[: 3 * len(DAMAGES)]
@@ -96,14 +96,14 @@ def test_near_duplicates_leaks_and_contradictions(tmp_path: Path) -> None:
     expected |= {("train/a/same.jpg", "duplicate"), ("val/a/same.jpg", "leak"), ("train/b/same.jpg", "duplicate")}
     expected |= {("train/b/same.jpg", "contradiction")}
     report = check(tmp_path)
-    # What was encoded as PNG or WebP has the wrong suffix besides.
+    # Images encoded as PNG or WebP also have the wrong suffix.
     assert {each for each in kinds(report) if each[1] != "wrong-suffix"} == expected
     leak = next(finding for finding in report.findings if finding.path == "val/a/same.jpg")
     assert leak.other == "train/a/29.jpg"
     assert "in val and in train" in leak.detail
 
 
-def test_the_same_shape_in_another_colour_is_no_duplicate(tmp_path: Path) -> None:
+def test_the_same_shape_in_another_colour_is_not_a_duplicate(tmp_path: Path) -> None:
     image = photo(np.random.default_rng(0))
     red, green, blue = image.split()
     for number, bands in enumerate([(red, green, blue), (blue, green, red), (green, red, blue)]):
@@ -114,60 +114,60 @@ def test_the_same_shape_in_another_colour_is_no_duplicate(tmp_path: Path) -> Non
     light = np.asarray(image.convert("L").resize((40, 40)))
     grey, warm = np.full((2, 4, 4), 128, np.uint8), np.full((2, 4, 4), 128, np.uint8)
     warm[1] = 170
-    assert near_pairs([Look(light, grey), Look(light, warm)]) == []
-    assert [pair[:2] for pair in near_pairs([Look(light, grey), Look(light, grey)])] == [(0, 1)]
+    assert find_near_duplicates([Thumbnail(light, grey), Thumbnail(light, warm)]) == []
+    assert [pair[:2] for pair in find_near_duplicates([Thumbnail(light, grey), Thumbnail(light, grey)])] == [(0, 1)]
 
 
-def test_different_pictures_in_the_same_frame_are_no_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A black frame around all of them is most of what can be seen from afar, but not in every part."""
+def test_different_images_with_the_same_border_are_not_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A black border dominates the thumbnails, but not every cell of them."""
     random = np.random.default_rng(0)
-    colour, looks = np.full((2, 4, 4), 128, np.uint8), []
+    colour, thumbnails = np.full((2, 4, 4), 128, np.uint8), []
     for _ in range(40):
         light = np.full((40, 40), 5, np.uint8)
         light[6:34, 6:34] = 150 + np.asarray(photo(random).convert("L").resize((28, 28)), dtype=np.uint8) // 3
-        looks.append(Look(light, colour))
+        thumbnails.append(Thumbnail(light, colour))
     num_pairs = 40 * 39 // 2
-    assert len(near_pairs(looks)) < 0.03 * num_pairs
-    monkeypatch.setattr("vitrail.data.duplicates.CELLS_ALIKE", {})
-    assert len(near_pairs(looks)) > 0.3 * num_pairs
+    assert len(find_near_duplicates(thumbnails)) < 0.03 * num_pairs
+    monkeypatch.setattr("vitrail.data.duplicates.MIN_CELL_CORRELATION", {})
+    assert len(find_near_duplicates(thumbnails)) > 0.3 * num_pairs
 
 
-def test_a_crowd_of_the_same_picture_hangs_together() -> None:
-    """A thousand looks, a little different each, of three pictures: three groups, without a million comparisons."""
+def test_a_large_group_of_duplicates_is_connected() -> None:
+    """A thousand thumbnails, each slightly different, of three images: three groups, without a million pairs."""
     random = np.random.default_rng(0)
     originals = [np.asarray(photo(random).convert("L").resize((40, 40))).astype(int) for _ in range(3)]
     colour = np.full((2, 4, 4), 128, np.uint8)
-    looks = [
-        Look(np.clip(originals[number % 3] + random.integers(-2, 3, (40, 40)), 0, 255).astype(np.uint8), colour)
+    thumbnails = [
+        Thumbnail(np.clip(originals[number % 3] + random.integers(-2, 3, (40, 40)), 0, 255).astype(np.uint8), colour)
         for number in range(1000)
     ]
-    pairs = np.array([(pair.first, pair.second) for pair in near_pairs(looks)])
-    assert len(pairs) < 1000 * PARTNERS
+    pairs = np.array([(pair.first, pair.second) for pair in find_near_duplicates(thumbnails)])
+    assert len(pairs) < 1000 * MAX_PARTNERS
     graph = coo_array((np.ones(len(pairs)), tuple(pairs.T)), shape=(1000, 1000))
     num, group = connected_components(graph, directed=False)
     assert (num, sorted(np.bincount(group).tolist())) == (3, [333, 333, 334])
 
 
-def test_small_arrays_are_compared_exactly_only() -> None:
+def test_small_arrays_are_only_compared_exactly() -> None:
     report = check("digits")
     assert report.ok
     assert report.files == 1797
 
 
-def test_blank_and_turned_and_mixed(tmp_path: Path) -> None:
+def test_blank_rotated_and_mixed_images(tmp_path: Path) -> None:
     write(tmp_path, [f"a/{number}.jpg" for number in range(6)])
     (tmp_path / "a" / "blank.png").write_bytes(encoded(Image.new("RGB", (90, 80), "teal"), "PNG"))
     exif = Image.Exif()
     exif[0x0112] = 6
-    (tmp_path / "a" / "turned.jpg").write_bytes(encoded(photo(np.random.default_rng(9), (200, 150)), exif=exif))
+    (tmp_path / "a" / "rotated.jpg").write_bytes(encoded(photo(np.random.default_rng(9), (200, 150)), exif=exif))
     (tmp_path / "a" / "grey.jpg").write_bytes(encoded(photo(np.random.default_rng(8)).convert("L")))
     report = check(tmp_path)
     assert kinds(report) == {("a/blank.png", "blank")}
     notes = "\n".join(report.notes)
     assert "colour modes are mixed: RGB 8, L 1" in notes
-    assert "sizes are mixed: 3 of them, 90 x 80 to 224 x 224" in notes
-    assert "1 of 9 pictures are stored turned" in notes
-    assert "shapes are mixed: square 7, wide 1, upright 1" in notes
+    assert "sizes are mixed: 3 different ones, 90 x 80 to 224 x 224" in notes
+    assert "1 of 9 images have an EXIF rotation" in notes
+    assert "shapes are mixed: square 7, landscape 1, portrait 1" in notes
 
 
 def found(counts: dict[str, dict[str, int]]) -> dict[str, list[str]]:
@@ -179,28 +179,28 @@ def found(counts: dict[str, dict[str, int]]) -> dict[str, list[str]]:
 
 def test_classes_between_splits() -> None:
     table = found({"train": {"cat": 50, "dog": 50}, "val": {"cat": 10, "dgo": 1}})
-    assert table["untrained-class"] == ["dgo has no picture in train"]
-    assert table["missing-class"] == ["dog has no picture in val"]
-    assert table["slip"] == ["1 of 'dgo', 50 of 'dog': the same class?"]
+    assert table["untrained-class"] == ["dgo has no images in train"]
+    assert table["missing-class"] == ["dog has no images in val"]
+    assert table["misspelling"] == ["1 of 'dgo', 50 of 'dog': the same class?"]
     assert found({"train": {"a": 50, "b": 50}, "test": {"a": 5, "b": 5}}) == {}
 
 
 def test_classes_under_two_names() -> None:
     table = found({"": {"Cat": 9, "cat": 9, "caf\u00e9": 9, "cafe\u0301": 9, "red fox": 9, "Red_Fox": 9}})
     assert sorted(detail.rpartition(" in ")[2].partition(",")[0] for detail in table["same-class"]) == [
+        "Unicode form",
         "spaces",
-        "their Unicode form",
         "upper and lower case",
     ]
-    assert "slip" not in found({"": {"cat1": 100, "cat2": 2, "cat3": 100}})
+    assert "misspelling" not in found({"": {"cat1": 100, "cat2": 2, "cat3": 100}})
 
 
-def test_small_and_unequal_classes() -> None:
+def test_small_and_imbalanced_classes() -> None:
     table = found({"": {"a": 4, "b": 40}})
-    assert table == {"few-pictures": ["a has 4 pictures"], "imbalance": ["b has 40 pictures, a has 4"]}
+    assert table == {"few-images": ["a has 4 images"], "imbalance": ["b has 40 images, a has 4"]}
     many = found({"": {f"class{number}": 1 for number in range(100)}})
-    assert many["few-pictures"] == [
-        "100 classes have fewer than 5 pictures, such as class0, class1, class10, class11, class12"
+    assert many["few-images"] == [
+        "100 classes have fewer than 5 images, such as class0, class1, class10, class11, class12"
     ]
 
 
@@ -223,7 +223,7 @@ def test_exit_codes_json_and_summary(clean: Path, tmp_path: Path, forge: Forge) 
     assert document["findings"][0].keys() >= {"path", "kind", "detail"}
     done = forge.told("check", "bad", cwd=tmp_path)
     assert done.returncode == 3
-    assert "empty: 2 (a file without content)" in done.stdout
+    assert "empty: 2 (the file has no content)" in done.stdout
     assert "\\n" in done.stdout
     assert "\\udcff" in done.stdout
     assert "11 files checked" in done.stdout
@@ -238,7 +238,7 @@ def test_the_sheet(tmp_path: Path) -> None:
     before = tree(data)
     check(data, sheet=tmp_path / "sheet.html")
     page = (tmp_path / "sheet.html").read_text()
-    assert page.count("data:image/jpeg;base64,") == 2  # the double and its original
+    assert page.count("data:image/jpeg;base64,") == 2  # the duplicate and its original
     assert "<script>" not in page
     assert "<b>" not in page
     assert "&lt;script&gt;x.jpg" in page
@@ -247,13 +247,13 @@ def test_the_sheet(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["data/a/sheet.html", "nowhere/sheet.html", ".", "data/a/0.jpg"])
-def test_a_sheet_that_cannot_be(place: str, tmp_path: Path) -> None:
+def test_a_sheet_that_cannot_be_written(place: str, tmp_path: Path) -> None:
     write(tmp_path / "data", ["a/0.jpg"])
-    with pytest.raises(DataError, match=r"never written to|cannot be written|HTML page"):
+    with pytest.raises(DataError, match=r"never written to|cannot be written|HTML file"):
         check(tmp_path / "data", sheet=tmp_path / place)
 
 
-def test_a_zip_and_a_folder_tell_the_same(tmp_path: Path) -> None:
+def test_a_zip_and_a_folder_have_the_same_findings(tmp_path: Path) -> None:
     import shutil
 
     write(tmp_path / "data", [f"{split}/a/{number}.jpg" for split in ("train", "val") for number in range(9)])
@@ -270,7 +270,7 @@ def test_a_zip_and_a_folder_tell_the_same(tmp_path: Path) -> None:
     )
 
 
-def test_every_kind_is_told_of_somewhere() -> None:
+def test_every_kind_is_documented() -> None:
     from tests.conftest import ROOT
 
     page = (ROOT / "docs" / "data.md").read_text()
@@ -278,16 +278,16 @@ def test_every_kind_is_told_of_somewhere() -> None:
 
 
 @pytest.mark.data
-def test_real_photos_give_no_false_alarm(data_dir: Path) -> None:
-    """Of Oxford Pets' 1,480 pictures one is there twice, resized: seen by eye. Nothing else is alike."""
+def test_real_photos_give_no_false_alarms(data_dir: Path) -> None:
+    """One of Oxford Pets' 1,480 images is there twice, resized, as checked by eye. Nothing else is similar."""
     report = check(next((data_dir / "oxford_pets").glob("*.zip")))
     assert Counter(finding.kind for finding in report.findings) == {"near-duplicate": 1}
     assert "Birman_199" in report.findings[0].detail
     assert len(open_data(next((data_dir / "oxford_pets").glob("*.zip")))) == report.files == 1480
 
 
-def test_a_pan_is_told_by_its_neighbours(tmp_path: Path) -> None:
-    """Windows that slide over one picture: each is told of a window that it really looks like."""
+def test_frames_of_a_pan_are_matched_with_their_neighbours(tmp_path: Path) -> None:
+    """Windows that slide over one image: each is paired with a window that it really resembles."""
     wide = photo(np.random.default_rng(0), (1600, 400))
     for number in range(40):
         path = tmp_path / ("left" if number < 20 else "right") / f"{number:02d}.jpg"
@@ -300,16 +300,16 @@ def test_a_pan_is_told_by_its_neighbours(tmp_path: Path) -> None:
         assert abs(int(Path(finding.path).stem) - int(Path(finding.other).stem)) <= 5
 
 
-def test_a_class_without_a_good_picture_is_told(tmp_path: Path) -> None:
+def test_a_class_without_a_readable_image_is_reported(tmp_path: Path) -> None:
     write(tmp_path, [f"{name}/{number}.jpg" for name in ("cat", "dog") for number in range(9)])
     (tmp_path / "bird").mkdir()
     (tmp_path / "bird" / "0.jpg").write_bytes(b"")
     (tmp_path / "fish").mkdir()
     report = check(tmp_path)
-    assert {("bird/0.jpg", "empty"), ("bird", "few-pictures"), ("fish", "ignored")} == kinds(report)
+    assert {("bird/0.jpg", "empty"), ("bird", "few-images"), ("fish", "ignored")} == kinds(report)
 
 
-def test_an_archive_beside_class_folders_is_not_the_data(tmp_path: Path) -> None:
+def test_an_archive_next_to_class_folders_is_not_the_data(tmp_path: Path) -> None:
     import tarfile
 
     write(tmp_path, [f"{name}/{number}.jpg" for name in ("cat", "dog") for number in range(9)])

@@ -1,4 +1,4 @@
-"""A checkpoint is whole or not there, whatever happens while it is written; and so are the other files of a run."""
+"""Checkpoints and other files of a run are written completely or not at all, whatever happens."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from safetensors.torch import save_file
 from tests.contract import forked
 from tests.forge import Forge
 from vitrail.errors import RunError
-from vitrail.files import clean, replacing, sync_folder, write_text
-from vitrail.run import checkpoint as kept
-from vitrail.run import directory
+from vitrail.files import atomic_write, remove_leftovers, sync_folder, write_text
+from vitrail.run import checkpoint, directory
 from vitrail.run.checkpoint import Checkpoint, step_name
-from vitrail.run.directory import Lines
+from vitrail.run.directory import JsonLines
 
 
 def sample(step: int) -> Checkpoint:
@@ -46,10 +45,10 @@ def same(found: Checkpoint | None, step: int) -> bool:
 @pytest.fixture
 def folder(swift_path: Path) -> Path:
     """Checkpoints of the steps 1 and 2."""
-    made = swift_path / "checkpoints"
+    folder = swift_path / "checkpoints"
     for step in (1, 2):
-        kept.save(made, step_name(step), sample(step))
-    return made
+        checkpoint.save(folder, step_name(step), sample(step))
+    return folder
 
 
 def names(folder: Path) -> list[str]:
@@ -57,23 +56,23 @@ def names(folder: Path) -> list[str]:
 
 
 def test_saved_and_loaded(folder: Path) -> None:
-    assert same(kept.load(folder, step_name(1)), 1)
-    found = kept.newest(folder)
+    assert same(checkpoint.load(folder, step_name(1)), 1)
+    found = checkpoint.newest(folder)
     assert found is not None
     assert found[0] == step_name(2)
     assert same(found[1], 2)
     assert names(folder) == ["latest", step_name(1), step_name(2)]
     assert (folder / "latest").read_text() == "step-000000002\n"
-    assert kept.load(folder, step_name(3)) is None
+    assert checkpoint.load(folder, step_name(3)) is None
 
 
 def test_nothing_saved_yet(tmp_path: Path) -> None:
-    assert kept.newest(tmp_path) is None
+    assert checkpoint.newest(tmp_path) is None
 
 
 def test_saved_again_under_the_same_name(folder: Path) -> None:
-    kept.save(folder, step_name(2), sample(9))
-    assert same(kept.load(folder, step_name(2)), 9)
+    checkpoint.save(folder, step_name(2), sample(9))
+    assert same(checkpoint.load(folder, step_name(2)), 9)
     assert names(folder) == ["latest", step_name(1), step_name(2)]
 
 
@@ -85,7 +84,7 @@ def flip(path: Path) -> None:
 
 def replace_by_file(path: Path) -> None:
     shutil.rmtree(path)
-    path.write_text("no folder")
+    path.write_text("not a folder")
 
 
 def replace_by_folder(path: Path) -> None:
@@ -115,15 +114,15 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged(folder: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
-    """It is passed over, named and taken away; the one before it is found."""
+    """It is reported, removed and skipped for the one before it."""
     DAMAGES[damage](folder / step_name(2))
-    assert kept.load(folder, step_name(2)) is None
+    assert checkpoint.load(folder, step_name(2)) is None
     with caplog.at_level(logging.WARNING):
-        found = kept.newest(folder)
+        found = checkpoint.newest(folder)
     assert found is not None
     assert found[0] == step_name(1)
     assert same(found[1], 1)
-    assert caplog.messages == [f"the checkpoint {folder / step_name(2)} is damaged and passed over"]
+    assert caplog.messages == [f"the checkpoint {folder / step_name(2)} is damaged and skipped"]
     assert names(folder) == ["latest", step_name(1)]
     assert (folder / "latest").read_text() == "step-000000001\n"
 
@@ -135,90 +134,90 @@ def test_every_flipped_bit_is_found(folder: Path) -> None:
         changed = bytearray(content)
         changed[place // 8] ^= 1 << place % 8
         path.write_bytes(changed)
-        assert kept.load(folder, step_name(2)) is None
+        assert checkpoint.load(folder, step_name(2)) is None
     path.write_bytes(content)
-    assert same(kept.load(folder, step_name(2)), 2)
+    assert same(checkpoint.load(folder, step_name(2)), 2)
 
 
 def test_all_damaged(folder: Path) -> None:
     for step in (1, 2):
         flip(folder / step_name(step) / "model.safetensors")
-    assert kept.newest(folder) is None
+    assert checkpoint.newest(folder) is None
     assert names(folder) == ["latest"]
 
 
 def test_a_disk_that_cannot_be_read_loses_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be read today may be whole tomorrow, so it is not taken for damaged."""
+    """What cannot be read today may be intact tomorrow, so it does not count as damaged."""
     with monkeypatch.context() as patch:
 
         def fail(_: Path) -> str:
             raise OSError(errno.EIO, "Input/output error")
 
-        patch.setattr(kept, "_sum", fail)
+        patch.setattr(checkpoint, "_sha256", fail)
         with pytest.raises(RunError, match="cannot be read") as caught:
-            kept.newest(folder)
+            checkpoint.newest(folder)
     assert caught.value.got == "[Errno 5] Input/output error."
-    assert "the same command again when it can" in caught.value.hint
-    found = kept.newest(folder)
+    assert "the same command again once it can" in caught.value.hint
+    found = checkpoint.newest(folder)
     assert found is not None
     assert same(found[1], 2)
 
 
 def save_and_prune(folder: Path, number: int) -> None:
-    """All that happens at a save; killed at one of its calls."""
+    """Everything that happens at a save, killed at one of its calls."""
     forked.kill_at_call(number)
-    kept.save(folder, step_name(3), sample(3))
-    kept.prune(folder, {step_name(2)})
-    kept.point(folder, kept.BEST, step_name(3))
+    checkpoint.save(folder, step_name(3), sample(3))
+    checkpoint.prune(folder, {step_name(2)})
+    checkpoint.point(folder, checkpoint.BEST, step_name(3))
 
 
 def test_killed_at_every_call(folder: Path, forge: Forge, swift_path: Path) -> None:
-    """There is always a whole checkpoint, and never anything left of half a one."""
-    kept.save(folder, step_name(0), sample(0))
+    """There is always a complete checkpoint, and nothing is left of a partial one."""
+    checkpoint.save(folder, step_name(0), sample(0))
     code, number, newest = -signal.SIGKILL, 0, set()
     while code == -signal.SIGKILL:
         number += 1
         copy = shutil.copytree(folder, swift_path / str(number))
         code = forge.run(save_and_prune, copy, number, log=swift_path / "log")
-        found = kept.newest(copy)
+        found = checkpoint.newest(copy)
         assert found is not None
         step = found[1].state["step"]
         assert same(found[1], step)
         newest.add(step)
         assert set(names(copy)) <= {"latest", "best", *(step_name(step) for step in range(4))}
-        assert all(same(kept.load(copy, path.name), int(path.name[5:])) for path in copy.glob("step-*"))
+        assert all(same(checkpoint.load(copy, path.name), int(path.name[5:])) for path in copy.glob("step-*"))
         shutil.rmtree(copy)
     assert code == 0, (swift_path / "log").read_text()
     assert newest == {2, 3}
     assert number > 40
 
 
-def save_without_room(folder: Path, num_bytes: int) -> int:
+def save_on_full_disk(folder: Path, num_bytes: int) -> int:
     forked.without_room(num_bytes)
     try:
-        kept.save(folder, step_name(3), sample(3))
+        checkpoint.save(folder, step_name(3), sample(3))
     except RunError:
         return 2
     return 0
 
 
 @pytest.mark.parametrize("num_bytes", [0, 20, 1000, 4000])
-def test_no_room(folder: Path, forge: Forge, num_bytes: int) -> None:
-    """The checkpoint before is whole, and nothing is left of the other."""
-    code = forge.run(save_without_room, folder, num_bytes, log=Path("/dev/null"))  # which takes any number of bytes
+def test_full_disk(folder: Path, forge: Forge, num_bytes: int) -> None:
+    """The previous checkpoint is intact, and nothing is left of the new one."""
+    code = forge.run(save_on_full_disk, folder, num_bytes, log=Path("/dev/null"))  # which is never full
     assert code == 2
     assert names(folder) == ["latest", step_name(1), step_name(2)]
-    found = kept.newest(folder)
+    found = checkpoint.newest(folder)
     assert found is not None
     assert same(found[1], 2)
 
 
-def test_no_room_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_message(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "mkdir", _no_space)
     with pytest.raises(RunError, match="the checkpoint step-000000003 cannot be written to ") as caught:
-        kept.save(folder, step_name(3), sample(3))
+        checkpoint.save(folder, step_name(3), sample(3))
     assert caught.value.got == "[Errno 28] No space left on device."
-    assert caught.value.hint.startswith("more room on the disk, then the same command again")
+    assert caught.value.hint.startswith("freeing disk space, then the same command again")
 
 
 def _no_space(*_: object, **__: object) -> None:
@@ -227,31 +226,33 @@ def _no_space(*_: object, **__: object) -> None:
 
 def test_pruned(folder: Path) -> None:
     for step in (5, 7, 9):
-        kept.save(folder, step_name(step), sample(step))
-    kept.prune(folder, {step_name(2), step_name(4)})
+        checkpoint.save(folder, step_name(step), sample(step))
+    checkpoint.prune(folder, {step_name(2), step_name(4)})
     assert names(folder) == ["latest", step_name(2), step_name(7), step_name(9)]
 
 
-def test_left_only_if_there_is_another(folder: Path) -> None:
-    kept.leave(folder, step_name(2))
-    kept.leave(folder, step_name(1))
+def test_removed_only_if_there_is_another(folder: Path) -> None:
+    checkpoint.remove_unless_only(folder, step_name(2))
+    checkpoint.remove_unless_only(folder, step_name(1))
     assert names(folder) == ["latest", step_name(1)]
 
 
 def test_cleaned(folder: Path) -> None:
-    """What a kill left goes, and nothing else."""
+    """What a kill left behind is removed, and nothing else."""
     for name in (".part-step-000000003", ".part-gone-step-000000000", ".latest.abcd1234", ".best.zzzz_999"):
         (folder / name).mkdir()
         (folder / name / "model.safetensors").write_text("half")
     (folder / ".part-file").write_text("half")
     (folder / "mine.txt").write_text("mine")
-    kept.clean(folder)
+    checkpoint.clean(folder)
     assert names(folder) == ["latest", "mine.txt", step_name(1), step_name(2)]
 
 
 @pytest.mark.parametrize(("value", "expected"), [(1.0, True), (float("nan"), False), (float("-inf"), False)])
 def test_all_finite(value: float, expected: bool) -> None:
-    assert kept.all_finite({"a": torch.zeros(3), "b": torch.tensor([0.0, value]), "c": torch.arange(3)}) is expected
+    assert (
+        checkpoint.all_finite({"a": torch.zeros(3), "b": torch.tensor([0.0, value]), "c": torch.arange(3)}) is expected
+    )
 
 
 def half_written(path: Path) -> None:
@@ -260,14 +261,14 @@ def half_written(path: Path) -> None:
 
 
 def badly_saved(path: Path) -> None:
-    save_file({"a": torch.zeros(1)}, path / "not" / "there")  # fails in a way of safetensors' own
+    save_file({"a": torch.zeros(1)}, path / "not" / "there")  # raises an error of safetensors
 
 
 @pytest.mark.parametrize("write", [half_written, badly_saved])
-def test_replaced_whole_or_not_at_all(tmp_path: Path, write: Callable[[Path], None]) -> None:
+def test_replaced_atomically(tmp_path: Path, write: Callable[[Path], None]) -> None:
     path = tmp_path / "config.yaml"
     write_text("old", path, RunError)
-    with pytest.raises(RunError, match=r"config\.yaml cannot be written"), replacing(path, RunError) as part:
+    with pytest.raises(RunError, match=r"config\.yaml cannot be written"), atomic_write(path, RunError) as part:
         write(part)
     assert path.read_text() == "old"
     assert names(tmp_path) == ["config.yaml"]
@@ -279,13 +280,13 @@ def test_replaced_whole_or_not_at_all(tmp_path: Path, write: Callable[[Path], No
 def test_left_by_a_kill(tmp_path: Path) -> None:
     for name in (".config.yaml.abcd1234", ".config.yaml.abcd12345", ".other.yaml.abcd1234"):
         (tmp_path / name).mkdir()
-    clean(tmp_path, ["config.yaml"])
+    remove_leftovers(tmp_path, ["config.yaml"])
     assert names(tmp_path) == [".config.yaml.abcd12345", ".other.yaml.abcd1234"]
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.EIO])
 def test_folder_that_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """Some file systems cannot, which is no fault; but a disk that fails is told."""
+    """Some file systems cannot, which is harmless; but a failing disk is an error."""
 
     def fail(_: int) -> None:
         raise OSError(code, "")
@@ -304,14 +305,14 @@ def test_claimed_once(tmp_path: Path) -> None:
         with pytest.raises(RunError, match="in use by another process"), directory.claim(run):
             pass
         assert run.is_dir()
-    assert names(tmp_path) == []  # nothing was begun, so nothing is left
+    assert names(tmp_path) == []  # nothing was started, so nothing is left
     with directory.claim(run):
         directory.write_config(run, {"request": {}})
     assert names(run) == [".lock", "config.yaml"]
 
 
-def test_killed_before_it_was_begun(tmp_path: Path) -> None:
-    """What a kill left of the first file does not look like somebody else's folder."""
+def test_killed_before_it_started(tmp_path: Path) -> None:
+    """A partial first file does not make the folder look like somebody else's."""
     (tmp_path / ".config.yaml.abcd1234").mkdir()
     (tmp_path / ".config.yaml.abcd1234" / "config.yaml").write_text("asked:")
     with directory.claim(tmp_path):
@@ -320,7 +321,7 @@ def test_killed_before_it_was_begun(tmp_path: Path) -> None:
 
 def test_not_a_run(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("")
-    with directory.claim(tmp_path), pytest.raises(RunError, match="is no run and not empty") as caught:
+    with directory.claim(tmp_path), pytest.raises(RunError, match="is not a run and not empty") as caught:
         directory.stored_config(tmp_path)
     assert caught.value.got == "thesis.tex."
     assert names(tmp_path) == ["thesis.tex"]
@@ -337,9 +338,9 @@ def test_differences_are_named(tmp_path: Path) -> None:
     assert caught.value.got == "a 2 now, 1 then; b 2 now, 1 then; c 2 now, 1 then; and 2 more."
 
 
-def test_lines(tmp_path: Path) -> None:
+def test_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    lines = Lines(path)
+    lines = JsonLines(path)
     lines.add(step=1, loss=0.5)
     length = lines.sync()
     lines.add(step=2, loss=float("nan"), lr=float("inf"))
@@ -348,11 +349,11 @@ def test_lines(tmp_path: Path) -> None:
     lines.add(step=3)
     lines.close()
     assert path.read_text() == '{"step": 1, "loss": 0.5}\n{"step": 3}\n'
-    Lines(path, length).close()
+    JsonLines(path, length).close()
     assert path.read_text() == '{"step": 1, "loss": 0.5}\n'
-    Lines(path, 10**6).close()  # somebody took lines away: nothing is made up for them
+    JsonLines(path, 10**6).close()  # somebody removed lines: the file is not padded
     assert path.read_text() == '{"step": 1, "loss": 0.5}\n'
-    Lines(path).close()
+    JsonLines(path).close()
     assert path.read_text() == ""
 
 
@@ -361,16 +362,16 @@ def test_lines(tmp_path: Path) -> None:
 def test_torn_line(tmp_path: Path, before: str, torn: str) -> None:
     path = tmp_path / "timing.jsonl"
     path.write_text(before + torn)
-    Lines(path, None).close()
+    JsonLines(path, None).close()
     assert path.read_text() == before
 
 
-def test_lines_without_room(tmp_path: Path) -> None:
-    lines = Lines(tmp_path / "metrics.jsonl")
+def test_json_lines_on_full_disk(tmp_path: Path) -> None:
+    lines = JsonLines(tmp_path / "metrics.jsonl")
     lines.file.close()
     lines.file = Path("/dev/full").open("ab", buffering=0)  # noqa: SIM115 - closed with the lines
     with pytest.raises(RunError, match=r"metrics\.jsonl cannot be written") as caught:
         lines.add(step=1)
     assert caught.value.got == "[Errno 28] No space left on device."
-    assert caught.value.hint.startswith("more room on the disk, then the same command again")
+    assert caught.value.hint.startswith("freeing disk space, then the same command again")
     lines.close()

@@ -1,4 +1,4 @@
-"""What all verbs have in common on the command line."""
+"""What all commands have in common."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from vitrail import plug
 
 @pytest.mark.parametrize("verb", plug.entries("vitrail.cli"))
 def test_a_verb_has_the_same_defaults_in_python(verb: str) -> None:
-    """The command line names its own, for it must not import a verb to show its help."""
-    own = inspect.signature(plug.member(f"vitrail.cli.{verb}", "command")).parameters
-    called = inspect.signature(plug.member(f"vitrail.verbs.{verb}", verb)).parameters
-    for name in own.keys() & called.keys():
-        shown, used = own[name].default, called[name].default
+    """The command line repeats the defaults, because showing help must not import a verb."""
+    in_cli = inspect.signature(plug.import_from(f"vitrail.cli.{verb}", "command")).parameters
+    in_python = inspect.signature(plug.import_from(f"vitrail.verbs.{verb}", verb)).parameters
+    for name in in_cli.keys() & in_python.keys():
+        shown, used = in_cli[name].default, in_python[name].default
         used = round(used * 1000) if (verb, name) == ("serve", "latency") else used  # milliseconds and seconds
         assert str(shown) == str(used) or (shown, used) == (None, ()), name
 
 
-def test_a_narrow_terminal_loses_columns_not_names(
+def test_a_narrow_terminal_drops_columns_not_names(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     from vitrail.console import print_table
@@ -34,7 +34,7 @@ def test_a_narrow_terminal_loses_columns_not_names(
     assert [line.split() for line in lines] == [["name", "params"], ["vit_base", "86.6", "M"]]
 
 
-def test_an_interrupt_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+def test_an_interrupt_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     from vitrail import __main__ as entry
     from vitrail.verbs import models
 
@@ -50,7 +50,7 @@ def test_an_interrupt_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 
 def test_no_folder_hides_a_public_name() -> None:
-    """Python puts an imported folder into its package, over a function of the same name."""
+    """Importing a submodule sets it on its package, over a function of the same name."""
     import pkgutil
 
     import vitrail

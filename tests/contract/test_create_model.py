@@ -1,4 +1,4 @@
-"""Weights put into a model that differs: what is adapted is told, what cannot be is refused."""
+"""Weights loaded into a model that differs: adaptations are reported, anything else is rejected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.conftest import fill
 from vitrail import create_model, save_weights
 from vitrail.errors import SpecError, UnknownNameError, WeightsError
 from vitrail.weights import hub
-from vitrail.weights.safe import read_tensors, write_tensors
+from vitrail.weights.tensor_files import read_tensors, write_tensors
 
 NAME = "vit_mu_patch16_224"
 
@@ -23,7 +23,7 @@ def source(tmp_path: Path):
     return model, tmp_path / "w.safetensors"
 
 
-def test_as_it_is(source) -> None:
+def test_weights_of_the_same_model_load_unchanged(source) -> None:
     model, path = source
     loaded = create_model(NAME, weights=path).eval()
     assert loaded.changes == ("12 classes, as in the file",)
@@ -32,7 +32,7 @@ def test_as_it_is(source) -> None:
     assert all(parameter.requires_grad and not parameter.is_meta for parameter in loaded.parameters())
 
 
-def test_the_file_may_go_once_it_is_loaded(source) -> None:
+def test_the_file_is_not_needed_after_loading(source) -> None:
     model, path = source
     loaded = create_model(NAME, weights=path)
     path.write_bytes(b"\0" * path.stat().st_size)
@@ -42,14 +42,14 @@ def test_the_file_may_go_once_it_is_loaded(source) -> None:
 def test_another_number_of_classes_gets_a_zero_head(source) -> None:
     _, path = source
     loaded = create_model(NAME, weights=path, num_classes=3).eval()
-    assert loaded.changes == ("the classifier of 12 classes left out", "a new classifier of zeros for 3 classes")
+    assert loaded.changes == ("classifier for 12 classes dropped", "new zero-initialised classifier for 3 classes")
     assert torch.equal(loaded(torch.randn(1, 3, 224, 224)), torch.zeros(1, 3))
 
 
 def test_no_classes_gives_features(source) -> None:
     model, path = source
     loaded = create_model(NAME, weights=path, num_classes=0).eval()
-    assert loaded.changes == ("the classifier of 12 classes left out",)
+    assert loaded.changes == ("classifier for 12 classes dropped",)
     image = torch.randn(2, 3, 224, 224)
     with torch.no_grad():
         assert torch.equal(loaded(image), model.pool(model.encode(model.tokenize(image))))
@@ -59,14 +59,14 @@ def test_channels_positions_and_classes_at_once(source) -> None:
     _, path = source
     loaded = create_model(NAME, weights=path, channels=1, image_size=(160, 288), num_classes=3, resize_rule="zoom")
     assert loaded.changes == (
-        "the classifier of 12 classes left out",
-        "input channels 3 to 1, by the sum rule",
-        "positions 14 x 14 to 10 x 18, by the zoom rule",
-        "a new classifier of zeros for 3 classes",
+        "classifier for 12 classes dropped",
+        "input channels: 3 to 1 (sum rule)",
+        "position table: 14 x 14 to 10 x 18 (zoom rule)",
+        "new zero-initialised classifier for 3 classes",
     )
 
 
-def test_grey_pictures_give_the_features_of_grey_rgb(source) -> None:
+def test_grey_images_give_the_features_of_grey_rgb(source) -> None:
     model, path = source
     grey = create_model(NAME, weights=path, channels=1).eval()
     image = torch.randn(1, 1, 224, 224)
@@ -74,7 +74,7 @@ def test_grey_pictures_give_the_features_of_grey_rgb(source) -> None:
         assert torch.allclose(grey(image), model(image.expand(-1, 3, -1, -1)), atol=1e-5)
 
 
-def test_rules_have_names(source) -> None:
+def test_unknown_rules_are_rejected(source) -> None:
     _, path = source
     with pytest.raises(SpecError, match=r"'bicubic' or 'zoom'"):
         create_model(NAME, weights=path, image_size=96, resize_rule="bilinear")
@@ -96,14 +96,14 @@ def test_pre_logits_stay_unless_the_classes_change(tmp_path: Path) -> None:
     loaded = create_model(NAME, weights=tmp_path / "w.npz").eval()
     image = torch.randn(1, 3, 224, 224)
     assert torch.equal(loaded(image), model(image))
-    assert loaded.changes == ("the pre_logits layer kept, as in the file",)
+    assert loaded.changes == ("pre_logits layer added, as in the file",)
     tuned = create_model(NAME, weights=tmp_path / "w.npz", num_classes=3)
-    assert "the pre_logits layer left out, as the paper does for fine-tuning" in tuned.changes
+    assert "pre_logits layer dropped, as in the paper's fine-tuning" in tuned.changes
     assert tuned.head.in_features == 32
 
 
-def test_pre_logits_go_only_with_their_classifier(tmp_path: Path) -> None:
-    """The head was trained on the tanh layer: naming the file's own number of classes must not part them."""
+def test_pre_logits_are_dropped_only_with_their_classifier(tmp_path: Path) -> None:
+    """The head was trained on the tanh layer: passing the file's own number of classes must not separate them."""
     model = fill(create_model(NAME, pre_logits=32, num_classes=12)).eval()
     save_weights(model, tmp_path / "w.npz", to="google")
     image = torch.randn(1, 3, 224, 224)
@@ -122,7 +122,7 @@ def test_half_precision_at_another_size(source, tmp_path: Path) -> None:
         assert half(image.bfloat16()).dtype == torch.bfloat16
 
 
-def test_the_resize_rule_stays_with_the_model(source) -> None:
+def test_the_model_remembers_its_resize_rule(source) -> None:
     _, path = source
     zoomed = create_model(NAME, weights=path, resize_rule="zoom").eval()
     resized = create_model(NAME, weights=path, resize_rule="zoom", image_size=96).eval()
@@ -134,35 +134,35 @@ def test_the_resize_rule_stays_with_the_model(source) -> None:
 
 WRONG = {
     "scalar head": {"head.weight": torch.zeros(()), "head.bias": torch.zeros(())},
-    "head and bias apart": {"head.bias": torch.zeros(5)},
+    "head and bias of different lengths": {"head.bias": torch.zeros(5)},
     "no channels": {"patch_embed.proj.weight": torch.zeros(32, 0, 16, 16)},
     "flat positions": {"pos_embed": torch.zeros(197 * 32)},
-    "positions in four dimensions": {"pos_embed": torch.zeros(1, 14, 14, 32)},
+    "four-dimensional positions": {"pos_embed": torch.zeros(1, 14, 14, 32)},
     "integers": {"norm.weight": torch.zeros(32, dtype=torch.int64)},
-    "scalar everywhere": {"blocks.0.attn.qkv.weight": torch.zeros(())},
+    "scalar matrix": {"blocks.0.attn.qkv.weight": torch.zeros(())},
 }
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_tensors_of_wrong_shapes_are_refused(kind: str, source, tmp_path: Path) -> None:
+def test_tensors_of_wrong_shapes_are_rejected(kind: str, source, tmp_path: Path) -> None:
     _, path = source
     write_tensors({**read_tensors(path), **WRONG[kind]}, tmp_path / "wrong.safetensors")
-    with pytest.raises(WeightsError, match=r"not those of vit_mu_patch16_224|cannot be told"):
+    with pytest.raises(WeightsError, match=r"do not match vit_mu_patch16_224|cannot be inferred"):
         create_model(NAME, weights=tmp_path / "wrong.safetensors")
 
 
 @pytest.mark.parametrize("to", ["google", "hf", "torchvision"])
-def test_foreign_tensors_of_wrong_shapes_are_refused(to: str, tmp_path: Path) -> None:
+def test_foreign_tensors_of_wrong_shapes_are_rejected(to: str, tmp_path: Path) -> None:
     save_weights(fill(create_model(NAME)), tmp_path / "folder", to=to)
     path = next(file for file in (tmp_path / "folder").iterdir() if file.suffix != ".json")
     tensors = read_tensors(path)
     for key in tensors:
         write_tensors({**tensors, key: torch.zeros(())}, path)
-        with pytest.raises(WeightsError, match=r"other shapes|not those of|without a counterpart"):
+        with pytest.raises(WeightsError, match=r"wrong shapes|do not match|without a counterpart"):
             create_model(NAME, weights=path)
 
 
-def test_a_config_that_contradicts_is_followed_or_refused(tmp_path: Path) -> None:
+def test_a_config_that_contradicts_the_name_is_followed_or_rejected(tmp_path: Path) -> None:
     import json
 
     model = fill(create_model(NAME, heads=4, image_size=(112, 448), activation="gelu_tanh")).eval()
@@ -170,10 +170,10 @@ def test_a_config_that_contradicts_is_followed_or_refused(tmp_path: Path) -> Non
     loaded = create_model(NAME, weights=tmp_path, image_size=(112, 448)).eval()
     assert (loaded.spec.heads, loaded.spec.activation) == (4, "gelu_tanh")
     image = torch.randn(1, 3, 112, 448)
-    assert torch.equal(loaded(image), model(image))  # 7 x 28 cells, which 14 x 14 would fit as well
+    assert torch.equal(loaded(image), model(image))  # 7 x 28 cells, as many as 14 x 14
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "hidden_act": "quick_gelu"}))
-    with pytest.raises(WeightsError, match=r"hidden_act='quick_gelu', which Vitrail does not compute"):
+    with pytest.raises(WeightsError, match=r"hidden_act='quick_gelu', which Vitrail does not support"):
         create_model(NAME, weights=tmp_path, image_size=(112, 448))
 
 
@@ -189,19 +189,19 @@ def test_a_config_that_contradicts_is_followed_or_refused(tmp_path: Path) -> Non
         "3",
     ],
 )
-def test_a_config_of_nonsense_says_nothing(config: str, tmp_path: Path) -> None:
+def test_a_nonsensical_config_is_ignored(config: str, tmp_path: Path) -> None:
     model = fill(create_model(NAME))
     save_weights(model, tmp_path, to="hf")
     (tmp_path / "config.json").write_text(config)
     assert create_model(NAME, weights=tmp_path).spec == model.spec
 
 
-def test_another_architecture_is_refused(source) -> None:
+def test_another_architecture_is_rejected(source) -> None:
     _, path = source
-    with pytest.raises(WeightsError, match=r"not those of vit_tiny_patch16_224") as caught:
+    with pytest.raises(WeightsError, match=r"do not match vit_tiny_patch16_224") as caught:
         create_model("vit_tiny_patch16_224", weights=path)
     assert "missing" in str(caught.value)
-    with pytest.raises(WeightsError, match=r"not those of resnetv2_50x1_bit"):
+    with pytest.raises(WeightsError, match=r"do not match resnetv2_50x1_bit"):
         create_model("resnetv2_50x1_bit", weights=path)
 
 
@@ -211,7 +211,7 @@ def test_other_prefix_tokens_are_another_model(source) -> None:
         create_model(NAME, weights=path, registers=4)
 
 
-def test_a_path_that_leads_nowhere() -> None:
+def test_a_path_that_does_not_exist() -> None:
     for path in ("nowhere.safetensors", Path("nowhere"), "a/b/c", "", "notes.md", "model"):
         with pytest.raises(WeightsError, match=r"there is no file"):
             create_model(NAME, weights=path)
@@ -231,7 +231,7 @@ def test_offline_says_what_to_download_and_where_to_put_it(monkeypatch: pytest.M
 
 
 def test_the_hubs_cache_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source) -> None:
-    """A file in the cache, laid out as huggingface_hub does it, is found offline, with the config beside it."""
+    """A file in huggingface_hub's cache is found offline, with the config beside it."""
     from huggingface_hub import constants
 
     model, path = source

@@ -1,4 +1,4 @@
-"""What can happen to a cache from outside: killed processes, full disks, damaged files, folders it must not touch."""
+"""What can happen to a cache: killed processes, full disks, damaged files, folders it must not touch."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ import numpy as np
 from vitrail.data import cache
 
 cache.COMMIT_BYTES = 50_000
-kept = cache.PixelCache("a form", limit_gb=0.05, folder=Path(sys.argv[1]))
+pixel_cache = cache.PixelCache("a form", limit_gb=0.05, folder=Path(sys.argv[1]))
 for number in range(int(sys.argv[2]), 10**6):
     pixels = np.random.default_rng(number).integers(0, 256, (32, 32, 3), dtype=np.uint8)
-    kept.put(cache.digest(str(number).encode()), f"stamp {number}", pixels)
+    pixel_cache.put(cache.digest(str(number).encode()), f"stamp {number}", pixels)
     print(number, flush=True)
 """
 READ = """
@@ -40,9 +40,9 @@ import sys
 from pathlib import Path
 from vitrail.data import cache
 
-kept = cache.PixelCache("a form", limit_gb=0.05, folder=Path(sys.argv[1]))
-found = [kept.get(cache.digest(str(number).encode())) for number in range(400)]
-kept.close()
+pixel_cache = cache.PixelCache("a form", limit_gb=0.05, folder=Path(sys.argv[1]))
+found = [pixel_cache.get(cache.digest(str(number).encode())) for number in range(400)]
+pixel_cache.close()
 """
 
 
@@ -54,12 +54,12 @@ def key(number: int) -> bytes:
     return digest(str(number).encode())
 
 
-def opened(place: Path) -> PixelCache:
+def open_cache(place: Path) -> PixelCache:
     return PixelCache("a form", limit_gb=0.05, folder=place)
 
 
 def filled(place: Path, num: int = 400) -> PixelCache:
-    cache = opened(place)
+    cache = open_cache(place)
     for number in range(num):
         cache.put(key(number), f"stamp {number}", noise(number))
     cache.flush()
@@ -67,7 +67,7 @@ def filled(place: Path, num: int = 400) -> PixelCache:
 
 
 def test_killed_while_it_is_filled(tmp_path: Path) -> None:
-    """Whatever the moment: what was written before is there, all that is there is right, and filling goes on."""
+    """At any moment: everything written is there, everything there is correct, and filling can continue."""
     moments, first = random.Random(0), 0
     for _ in range(5):
         with subprocess.Popen([sys.executable, "-c", FILL, tmp_path, str(first)], stdout=subprocess.PIPE) as child:
@@ -77,16 +77,16 @@ def test_killed_while_it_is_filled(tmp_path: Path) -> None:
             time.sleep(moments.uniform(0, 0.02))
             child.kill()
             assert child.wait() == -9
-        cache = opened(tmp_path)
+        cache = open_cache(tmp_path)
         for number in range(last + 2000):
             pixels = cache.get(key(number))
-            if number <= last - 17:  # 17 pictures are written together
+            if number <= last - 17:  # 17 images are written together
                 assert pixels is not None, number
             if pixels is not None:
                 assert np.array_equal(pixels, noise(number))
-                assert cache.known(f"stamp {number}") == key(number)
+                assert cache.find_key(f"stamp {number}") == key(number)
         cache.close()
-        first = max(0, last - 17)  # those that were not yet written are brought again
+        first = max(0, last - 17)  # those not yet written are added again
 
 
 def test_two_processes_share_it(tmp_path: Path) -> None:
@@ -109,22 +109,22 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_is_begun_anew(damage: str, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_a_damaged_file_is_rebuilt(damage: str, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     cache = filled(tmp_path)
     cache.close()
     file = cache.path / "data.mdb"
     file.write_bytes(DAMAGES[damage](file.read_bytes()))
-    cache = opened(tmp_path)
+    cache = open_cache(tmp_path)
     assert cache.get(key(0)) is None
-    assert cache.known("stamp 0") is None
-    assert (damage == "nothing") != ("damaged and begun anew" in caplog.text)
+    assert cache.find_key("stamp 0") is None
+    assert (damage == "nothing") != ("damaged and is rebuilt" in caplog.text)
     cache.close()
     cache = filled(tmp_path, 3)
     assert np.array_equal(cache.get(key(2)), noise(2))
 
 
 @pytest.mark.parametrize("size", [5000, 600_000])
-def test_a_file_cut_short_kills_no_process(size: int, tmp_path: Path) -> None:
+def test_a_truncated_file_kills_no_process(size: int, tmp_path: Path) -> None:
     cache = filled(tmp_path)
     cache.close()
     file = cache.path / "data.mdb"
@@ -134,8 +134,8 @@ def test_a_file_cut_short_kills_no_process(size: int, tmp_path: Path) -> None:
     assert (run.returncode, run.stderr.count("Traceback")) == (0, 0)
 
 
-def test_damaged_pages_are_no_end(tmp_path: Path) -> None:
-    """The file opens, but what its head points to is gone: pictures are decoded as if there were no cache."""
+def test_damaged_pages_are_ignored(tmp_path: Path) -> None:
+    """The file opens, but what its header points to is gone: images are decoded as if there were no cache."""
     table = write_folder(tmp_path / "data")
     plain = torch.cat([batch.images for batch in Loader(source=table, preprocess=SPEC, batch_size=8).epoch()])
     for damaged in (False, True):
@@ -148,14 +148,14 @@ def test_damaged_pages_are_no_end(tmp_path: Path) -> None:
             file.write_bytes(file.read_bytes()[:8192].ljust(file.stat().st_size, b"\0"))
 
 
-def test_changed_pixels_are_not_believed(tmp_path: Path) -> None:
+def test_changed_pixels_are_not_used(tmp_path: Path) -> None:
     cache = filled(tmp_path)
     cache.close()
     file = cache.path / "data.mdb"
     data = file.read_bytes()
     place = data.index(noise(7).tobytes()) + 1000
     file.write_bytes(data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :])
-    pixels = opened(tmp_path).get(key(7))
+    pixels = open_cache(tmp_path).get(key(7))
     assert pixels is None or np.array_equal(pixels, noise(7))
 
 
@@ -186,8 +186,8 @@ def test_a_full_disk_only_stops_writing(error: Exception, caplog: pytest.LogCapt
     assert "No space left" in caplog.text
 
 
-def test_what_was_written_outlives_a_full_disk(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    """A real refusal of the system, at 1 MB a file."""
+def test_written_pixels_survive_a_full_disk(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    """A real error of the system, at 1 MB per file."""
     cache = filled(tmp_path, 100)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
@@ -199,7 +199,7 @@ def test_what_was_written_outlives_a_full_disk(caplog: pytest.LogCaptureFixture,
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "the pixel cache cannot be written" in caplog.text
     cache.close()
-    cache = opened(tmp_path)
+    cache = open_cache(tmp_path)
     for number in range(1000):
         pixels = cache.get(key(number))
         assert pixels is None if number >= 100 else np.array_equal(pixels, noise(number))
@@ -210,13 +210,15 @@ def test_never_inside_the_data(tmp_path: Path) -> None:
     write_folder(root, num=3)
     (tmp_path / "link").symlink_to(root)
     for place in (root, root / "deep" / "down", tmp_path / "link" / "cache"):
-        with pytest.raises(DataError, match=r"the cache would lie inside the data(.|\n)*Try VITRAIL_CACHE at another"):
+        with pytest.raises(
+            DataError, match=r"must not be inside the data folder(.|\n)*Try setting VITRAIL_CACHE to another"
+        ):
             PixelCache("a form", limit_gb=0.05, folder=place, outside=root)
     assert sorted(path.name for path in root.iterdir()) == ["a", "b", "c"]
     PixelCache("a form", limit_gb=0.05, folder=tmp_path / "database", outside=root)
 
 
-def test_its_own_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cache_folder_can_be_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "elsewhere"))
     cache = PixelCache("a form", limit_gb=0.05)
     assert cache.path.is_relative_to(tmp_path / "elsewhere")

@@ -1,4 +1,4 @@
-"""Pictures to tensors and folders to classes, as the first `evaluate` needs them."""
+"""Images to tensors and folders to classes, as `evaluate` needs them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_orientation_is_applied(tmp_path: Path) -> None:
     pixels[:, 8:] = 255  # the right half is white
     image = Image.fromarray(pixels)
     exif = Image.Exif()
-    exif[0x0112] = 6  # turn clockwise by a quarter: what was right is now below
+    exif[0x0112] = 6  # rotate by 90 degrees clockwise: right becomes bottom
     upright = np.asarray(open_image(saved(image, tmp_path / "a.png", exif=exif)))
     assert upright.shape == (16, 8, 3)
     assert upright[:8].max() == 0
@@ -68,7 +68,7 @@ def test_floats_are_scaled(top: float, grey: int, tmp_path: Path) -> None:
     assert pixels[0, 1].tolist() == pixels[0, 2].tolist() == [0] * 3
 
 
-def test_damaged_exif_does_not_hurt_a_good_picture(tmp_path: Path) -> None:
+def test_damaged_exif_does_not_hurt_a_good_image(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     path = saved(Image.new("RGB", (16, 8)), tmp_path / "a.jpg", exif=exif)
@@ -81,18 +81,18 @@ def test_damaged_exif_does_not_hurt_a_good_picture(tmp_path: Path) -> None:
             assert sorted(open_image(path).size) == [8, 16]
 
 
-def test_the_kind_is_told_by_content(tmp_path: Path) -> None:
+def test_the_content_decides_the_format(tmp_path: Path) -> None:
     assert open_image(saved(Image.new("RGB", (4, 4)), tmp_path / "a.txt", format="PNG")).size == (4, 4)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda path: path.write_bytes(b""), "no picture that Vitrail reads"),
-        (lambda path: path.write_text("hello"), "no picture that Vitrail reads"),
+        (lambda path: path.write_bytes(b""), "not an image that Vitrail can read"),
+        (lambda path: path.write_text("hello"), "not an image that Vitrail can read"),
         (
             lambda path: Image.effect_noise((64, 64), 9).save(path) or path.write_bytes(path.read_bytes()[:300]),
-            "cut short",
+            "truncated",
         ),
         (lambda path: Image.new("1", (20000, 10)).save(path), "too large"),
         (lambda path: Image.new("1", (8000, 8000)).save(path), "too large"),
@@ -100,7 +100,7 @@ def test_the_kind_is_told_by_content(tmp_path: Path) -> None:
     ],
     ids=["empty", "text", "truncated", "wide", "megapixels", "bomb"],
 )
-def test_bad_pictures(make, message: str, tmp_path: Path) -> None:
+def test_bad_images(make, message: str, tmp_path: Path) -> None:
     make(tmp_path / "bad.png")
     with pytest.raises(DataError, match=message) as caught:
         open_image(tmp_path / "bad.png")
@@ -115,21 +115,21 @@ def test_preprocessing_crops_the_middle(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("size", [(300, 200), (200, 301), (640, 427), (224, 500)])
-def test_resizing_is_that_of_the_peers(size: tuple[int, int]) -> None:
-    """The whole picture resized to 248 on its short side, rounded down on the other, and the middle cropped."""
+def test_resizing_matches_timm_and_torchvision(size: tuple[int, int]) -> None:
+    """The whole image resized to 248 on its short side, rounded down on the other, and cropped in the middle."""
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
     longer = int(248 * max(size) / min(size))
     whole = image.resize((248, longer) if size[0] < size[1] else (longer, 248), Image.Resampling.BICUBIC)
     left, top = round((whole.width - 224) / 2), round((whole.height - 224) / 2)
     theirs = whole.crop((left, top, left + 224, top + 224))
-    # PyTorch rounds one pixel in some hundreds the other way than Pillow.
-    gaps = np.abs(Preprocess(crop=0.9).pixels(np.array(image)).astype(int) - np.asarray(theirs).astype(int))
+    # PyTorch and Pillow round one pixel in a few hundred differently.
+    gaps = np.abs(Preprocess(crop=0.9).resize_and_crop(np.array(image)).astype(int) - np.asarray(theirs).astype(int))
     assert gaps.max() <= 2
     assert gaps.mean() < 0.02
 
 
-def test_a_line_of_pixels_is_not_enlarged_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """16,384 x 1 pixels would become 4,063,232 x 248; what is kept of them is the same either way."""
+def test_a_line_of_pixels_is_not_resized_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """16,384 x 1 pixels would become 4,063,232 x 248; the crop is the same either way."""
     sizes: list[tuple[int, int]] = []
     resize = Image.Image.resize
 
@@ -139,7 +139,7 @@ def test_a_line_of_pixels_is_not_enlarged_whole(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Image.Image, "resize", watched)
     ramp = Image.fromarray(np.linspace(0, 255, 4096).astype(np.uint8)[None]).convert("RGB")
-    part = Preprocess(crop=0.9).pixels(np.array(ramp)).astype(int)
+    part = Preprocess(crop=0.9).resize_and_crop(np.array(ramp)).astype(int)
     assert sizes == [(224, 224)]
     assert part.min() >= 126
     assert part.max() <= 129
@@ -154,7 +154,7 @@ def test_preprocessing_to_a_non_square_size() -> None:
     assert squash[0, 0, 0].item() < 0.02
 
 
-def test_a_picture_of_pillows_is_turned_too() -> None:
+def test_a_pillow_image_is_made_upright_too() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (8, 16, 3), dtype=np.uint8)
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -188,17 +188,17 @@ def test_imagenet_folders_bind_by_index_id_and_name() -> None:
         (["crane"], 1000, DataError, r"ambiguous(.|\n)*n02012849 \(crane \(bird\)\), n03126707"),
         (["tnch"], 1000, UnknownNameError, r"tench"),
         (["0", "n01440764"], 1000, DataError, r"two folders mean the same class"),
-        (["1000"], 1000, DataError, r"no class index"),
-        (["cat"], 37, DataError, r"carries no labels"),
-        (["37"], 37, DataError, r"no class index"),
+        (["1000"], 1000, DataError, r"not a class index"),
+        (["cat"], 37, DataError, r"has no class names"),
+        (["37"], 37, DataError, r"not a class index"),
     ],
 )
-def test_folders_that_bind_to_nothing(folders: list[str], num_classes: int, error: type, message: str) -> None:
+def test_folders_that_match_no_class(folders: list[str], num_classes: int, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         bind(folders, num_classes)
 
 
-def test_the_order_of_pictures(tmp_path: Path) -> None:
+def test_the_order_of_images(tmp_path: Path) -> None:
     outside = saved(Image.new("RGB", (4, 4)), tmp_path / "outside.png")
     root = tmp_path / "data"
     for name in ("b/2.png", "b/10.png", "a/z.PNG", "a/.hidden.png", "a/note.txt", "a/deep/er.png"):
@@ -213,7 +213,7 @@ def test_the_order_of_pictures(tmp_path: Path) -> None:
     table = open_data(root)
     assert table.names == ["a/deep/er.png", "a/inside.png", "a/z.PNG", "b/10.png", "b/2.png"]
     assert [table.label_names(index) for index in range(5)] == [("a",)] * 3 + [("b",)] * 2
-    assert sorted((each.path, each.kind) for each in table.aside) == [
+    assert sorted((each.path, each.kind) for each in table.findings) == [
         ("a/gone.png", "link"),
         ("a/leak.png", "link"),
         ("b/pipe.png", "special"),
@@ -223,7 +223,7 @@ def test_the_order_of_pictures(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small(tmp_path: Path) -> tuple[Path, Path]:
-    """A model that tells black from white, and pictures of both; one is in the wrong folder."""
+    """A model that distinguishes black from white, and images of both; one is in the wrong folder."""
     model = create_model("vit_mu_patch16_224", num_classes=2)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -271,7 +271,7 @@ def test_evaluate_names_the_broken_file(small: tuple[Path, Path]) -> None:
         evaluate("vit_mu_patch16_224", data, weights=weights)
 
 
-def test_evaluate_can_leave_broken_files_out(small: tuple[Path, Path]) -> None:
+def test_evaluate_can_skip_broken_files(small: tuple[Path, Path]) -> None:
     weights, data = small
     (data / "1" / "broken.png").write_bytes(b"\x89PNG nothing")
     result = evaluate("vit_mu_patch16_224", data, weights=weights, policy="skip", batch_size=3)
@@ -280,7 +280,7 @@ def test_evaluate_can_leave_broken_files_out(small: tuple[Path, Path]) -> None:
     assert "1/broken.png" in result.skipped[0]
 
 
-def test_evaluate_takes_the_split_kept_for_judging(small: tuple[Path, Path], tmp_path: Path) -> None:
+def test_evaluate_uses_the_test_or_validation_split(small: tuple[Path, Path], tmp_path: Path) -> None:
     weights, data = small
     for split, classes in (("train", "0"), ("val", "01")):
         for name in classes:
@@ -302,15 +302,15 @@ def test_weights_without_a_classifier_are_not_evaluated(small: tuple[Path, Path]
 def test_real_labels_belong_to_imagenet(small: tuple[Path, Path], tmp_path: Path) -> None:
     weights, data = small
     (tmp_path / "real.json").write_text("[[0], []]")
-    with pytest.raises(DataError, match=r"ImageNet's validation pictures"):
+    with pytest.raises(DataError, match=r"ImageNet's validation images"):
         evaluate("vit_mu_patch16_224", data, weights=weights, real=tmp_path / "real.json")
     (tmp_path / "real.json").write_text("3")
-    with pytest.raises(DataError, match=r"holds no ReaL labels"):
+    with pytest.raises(DataError, match=r"does not contain ReaL labels"):
         evaluate("vit_mu_patch16_224", data, weights=weights, real=tmp_path / "real.json")
 
 
 def test_real_labels_are_found_by_number(small: tuple[Path, Path], tmp_path: Path) -> None:
-    """Three pictures, two of them judged: ReaL leaves those without a label aside."""
+    """Three images, two of them scored: ReaL ignores those without a label."""
     weights, data = small
     for number, old in enumerate(sorted(data.rglob("*.png"))):
         if number < 3:

@@ -207,7 +207,7 @@ def test_what_goes_wrong_in_one_process_ends_all_with_one_message(wrong: Seen, r
     # Of a kill torchrun itself tells; the process that is left may do so before torchrun ends it.
     assert "exitcode: -9" in wrong.err
     assert wrong.err.count(MESSAGES["killed"]) <= 1
-    assert "fault of Vitrail" not in wrong.err + right.err
+    assert "bug in Vitrail" not in wrong.err + right.err
     assert "Warning" not in wrong.err + right.err
     assert wrong.notes["0.0"]["in-use"]["code"] == 2
     assert right.notes["0.1"]["bad-picture"]["code"] == 2

@@ -1,4 +1,4 @@
-"""Every weight format: what it writes is what it reads, bit for bit, alone and through every other format."""
+"""Every weight format reads back what it writes, bit for bit, also by way of every other format."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tests.conftest import fill
 from tests.parity.conftest import timm
 from vitrail import convert, create_model, plug, save_weights
 from vitrail.errors import WeightsError
-from vitrail.weights.safe import read_tensors, write_tensors
-from vitrail.weights.source import FORMATS, format_named, load_weights
+from vitrail.weights.source import FORMATS, get_format, load_weights
+from vitrail.weights.tensor_files import read_tensors, write_tensors
 
-# Each kind of model with the formats that have a place for it.
+# Each kind of model, with the formats that can store it.
 KINDS = {
     "vit": ("vit_mu_patch16_224", {}, {"google", "hf", "timm", "torchvision"}),
     "non-square": ("vit_mu_patch16_224", {"image_size": (64, 96)}, {"google", "hf", "timm", "torchvision"}),
@@ -33,7 +33,7 @@ KINDS = {
 
 
 def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
-    """Equal names, shapes, types and bits."""
+    """Whether names, shapes, dtypes and bits are equal."""
     return left.keys() == right.keys() and all(
         left[key].dtype == right[key].dtype and torch.equal(left[key], right[key]) for key in left
     )
@@ -41,46 +41,46 @@ def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
 
 @pytest.mark.parametrize("name", plug.entries(FORMATS))
 def test_contract(name: str) -> None:
-    form = format_named(name)
-    assert form.__doc__
-    assert form.SUFFIXES
+    weight_format = get_format(name)
+    assert weight_format.__doc__
+    assert weight_format.SUFFIXES
     for part in ("recognise", "read", "write"):
-        assert callable(getattr(form, part))
-    assert form.recognise(["a", "b"]) is False
-    if hasattr(form, "facts_from"):
-        assert form.facts_from({}, []) == {}
+        assert callable(getattr(weight_format, part))
+    assert weight_format.recognise(["a", "b"]) is False
+    if hasattr(weight_format, "infer_fields"):
+        assert weight_format.infer_fields({}, []) == {}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_pair_round_trips(kind: str, tmp_path: Path) -> None:
-    name, fields, formats = KINDS[kind]
-    model = fill(create_model(name, **fields))
-    state, facts = model.state_dict(), model.spec.model_dump(mode="json")
-    for form in formats:
-        path = tmp_path / f"{form}{format_named(form).SUFFIXES[0]}"
-        save_weights(model, path, to=form)
+    model_name, fields, formats = KINDS[kind]
+    model = fill(create_model(model_name, **fields))
+    state, spec_fields = model.state_dict(), model.spec.model_dump(mode="json")
+    for name in formats:
+        path = tmp_path / f"{name}{get_format(name).SUFFIXES[0]}"
+        save_weights(model, path, to=name)
         loaded = load_weights(path)
-        assert loaded.format == form
-        assert same(loaded.state, state), form
+        assert loaded.format == name
+        assert same(loaded.state, state), name
     for first, second in permutations(sorted(formats), 2):
-        there = format_named(second).write(load_weights(next(tmp_path.glob(f"{first}.*"))).state, facts)
-        write_tensors(there, tmp_path / f"back{format_named(second).SUFFIXES[0]}")
-        again = load_weights(tmp_path / f"back{format_named(second).SUFFIXES[0]}").state
-        back = format_named(first).write(again, facts)
+        there = get_format(second).write(load_weights(next(tmp_path.glob(f"{first}.*"))).state, spec_fields)
+        write_tensors(there, tmp_path / f"back{get_format(second).SUFFIXES[0]}")
+        again = load_weights(tmp_path / f"back{get_format(second).SUFFIXES[0]}").state
+        back = get_format(first).write(again, spec_fields)
         assert same(back, read_tensors(next(tmp_path.glob(f"{first}.*")))), (first, second)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_formats_without_a_place_refuse(kind: str) -> None:
+def test_formats_refuse_what_they_cannot_store(kind: str) -> None:
     name, fields, formats = KINDS[kind]
     model = create_model(name, **fields)
     for form in set(plug.entries(FORMATS)) - formats:
-        with pytest.raises(WeightsError, match=r"has no place|no hybrid|positions to all"):
-            format_named(form).write(model.state_dict(), model.spec.model_dump(mode="json"))
+        with pytest.raises(WeightsError, match=r"has no place|no longer has a hybrid|positions to all"):
+            get_format(form).write(model.state_dict(), model.spec.model_dump(mode="json"))
 
 
 def test_registers_between_timm_and_transformers(tmp_path: Path) -> None:
-    """Theirs has a row of positions for the class token and timm's has none: a row of zeros goes there and back."""
+    """transformers has a position for the class token, timm has none: a row of zeros is added and removed again."""
     model = fill(create_model("vit_small_patch14_reg4_dinov2", depth=1, image_size=56))
     save_weights(model, tmp_path / "hf", to="hf")
     there = create_model("vit_small_patch14_reg4_dinov2", depth=1, image_size=56, weights=tmp_path / "hf")
@@ -88,7 +88,7 @@ def test_registers_between_timm_and_transformers(tmp_path: Path) -> None:
     image = torch.randn(1, 3, 56, 56)
     with torch.no_grad():
         assert torch.equal(there.eval()(image), model.eval()(image))
-    assert same(format_named("timm").write(there.state_dict(), there.spec.model_dump()), dict(model.state_dict()))
+    assert same(get_format("timm").write(there.state_dict(), there.spec.model_dump()), dict(model.state_dict()))
 
 
 @pytest.mark.parametrize(
@@ -96,11 +96,15 @@ def test_registers_between_timm_and_transformers(tmp_path: Path) -> None:
     [
         ({"pool": "mean"}, ["hf", "torchvision"], "no place for pool=mean"),
         ({"position": "none"}, ["hf", "torchvision", "google"], "no place for position=none"),
-        ({"position": "sincos_2d"}, ["hf", "torchvision", "google", "timm"], "no place for (fixed positions|position)"),
+        (
+            {"position": "sincos_2d"},
+            ["hf", "torchvision", "google", "timm"],
+            "no place for (fixed position embeddings|position)",
+        ),
         ({"pool": "mean", "norm_after_pool": True}, ["hf", "torchvision"], "no place for"),
     ],
 )
-def test_what_a_project_would_compute_differently_is_refused(
+def test_models_that_a_project_would_compute_differently_are_refused(
     fields: dict, formats: list[str], message: str, tmp_path: Path
 ) -> None:
     model = create_model("vit_mu_patch16_224", **fields)
@@ -121,7 +125,7 @@ def test_a_folder_for_timm_needs_a_name(tmp_path: Path) -> None:
     assert (tmp_path / "v1.0" / "config.json").is_file()
 
 
-def test_other_models_of_the_same_shapes_are_named(tmp_path: Path) -> None:
+def test_other_models_with_the_same_shapes_are_reported(tmp_path: Path) -> None:
     save_weights(create_model("deit_tiny_patch16_224"), tmp_path / "w.safetensors")
     done = convert(tmp_path / "w.safetensors", to="google", out=tmp_path / "a.npz")
     assert (done.model, done.also) == ("vit_tiny_patch16_224", ("deit_tiny_patch16_224",))
@@ -130,7 +134,7 @@ def test_other_models_of_the_same_shapes_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffixes", [(".safetensors", ".pth"), (".bin", ".safetensors")])
-def test_containers_keep_every_bit(suffixes: tuple[str, str], tmp_path: Path) -> None:
+def test_containers_preserve_every_bit(suffixes: tuple[str, str], tmp_path: Path) -> None:
     tensors = {"a": torch.randn(3, 4), "b": torch.randn(2).bfloat16(), "c": torch.arange(3), "d": torch.randn(())}
     for suffix in suffixes:
         write_tensors(tensors, tmp_path / f"w{suffix}")
@@ -138,8 +142,8 @@ def test_containers_keep_every_bit(suffixes: tuple[str, str], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".pth"])
-def test_a_write_that_fails_leaves_what_was_there(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vitrail.weights import safe
+def test_a_failed_write_leaves_the_old_file(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vitrail.weights import tensor_files
 
     path = tmp_path / f"w{suffix}"
     write_tensors({"a": torch.ones(3)}, path)
@@ -147,7 +151,7 @@ def test_a_write_that_fails_leaves_what_was_there(suffix: str, tmp_path: Path, m
     def fail(*words: object, **more: object) -> None:
         raise OSError(28, "No space left on device")
 
-    for module, name in ((safe, "save_file"), (safe.np, "savez"), (safe.torch, "save")):
+    for module, name in ((tensor_files, "save_file"), (tensor_files.np, "savez"), (tensor_files.torch, "save")):
         monkeypatch.setattr(module, name, fail)
     with pytest.raises(WeightsError, match=r"cannot be written(.|\n)*No space left"):
         write_tensors({"a": torch.zeros(3)}, path)
@@ -155,18 +159,18 @@ def test_a_write_that_fails_leaves_what_was_there(suffix: str, tmp_path: Path, m
     assert same(read_tensors(path), {"a": torch.ones(3)})
 
 
-def test_a_non_square_table_is_converted(tmp_path: Path) -> None:
+def test_a_non_square_position_table_is_converted(tmp_path: Path) -> None:
     model = fill(create_model("vit_tiny_patch16_224", image_size=(96, 160)))
     save_weights(model, tmp_path / "w.safetensors")
     with pytest.raises(WeightsError, match=r"no model of the catalogue"):
         convert(tmp_path / "w.safetensors", to="hf", out=tmp_path / "hf")
     done = convert(tmp_path / "w.safetensors", to="hf", out=tmp_path / "hf", image_size=(96, 160))
-    back = convert(tmp_path / "hf", to="timm", out=tmp_path / "back.safetensors")  # the config.json tells the size
+    back = convert(tmp_path / "hf", to="timm", out=tmp_path / "back.safetensors")  # the config.json has the size
     assert done.model == back.model == "vit_tiny_patch16_224"
     assert same(read_tensors(tmp_path / "back.safetensors"), dict(model.state_dict()))
 
 
-def test_the_model_of_the_right_size_is_meant(tmp_path: Path) -> None:
+def test_the_model_of_the_right_size_is_chosen(tmp_path: Path) -> None:
     save_weights(create_model("vit_tiny_patch16_384", depth=12), tmp_path / "hf", to="hf")
     done = convert(tmp_path / "hf", to="timm", out=tmp_path / "w.safetensors")
     assert (done.model, done.also) == ("vit_tiny_patch16_384", ())
@@ -180,34 +184,36 @@ def test_tensors_of_wrong_shapes_are_not_converted(tmp_path: Path) -> None:
             convert(tmp_path / "w.safetensors", to="google", out=tmp_path / "w.npz")
 
 
-def test_another_number_of_channels_is_told_by_the_tensors(tmp_path: Path) -> None:
+def test_the_tensors_determine_the_number_of_channels(tmp_path: Path) -> None:
     for name in ("vit_mu_patch16_224", "vit_tiny_r_s16_p8_224"):
         save_weights(create_model(name, channels=1), tmp_path / "w.safetensors")
         assert convert(tmp_path / "w.safetensors", to="google", out=tmp_path / "w.npz").model == name
 
 
-def test_a_folder_is_not_written_over_itself(tmp_path: Path) -> None:
+def test_a_folder_never_overwrites_itself(tmp_path: Path) -> None:
     save_weights(create_model("vit_mu_patch16_224"), tmp_path / "hf", to="hf")
     for out in (tmp_path / "hf", tmp_path / "hf" / "model.safetensors"):
-        with pytest.raises(WeightsError, match=r"lie over its source"):
+        with pytest.raises(WeightsError, match=r"overwrite its source"):
             convert(tmp_path / "hf", to="timm", out=out)
-    convert(tmp_path / "hf" / "model.safetensors", to="google", out=tmp_path / "hf")  # another file beside it
+    convert(
+        tmp_path / "hf" / "model.safetensors", to="google", out=tmp_path / "hf"
+    )  # a different file in the same folder
 
 
-PREPARED = "pictures prepared as the file or its format says, not as is usual for this name"
+PREPARED = "preprocessing from the file or its format, not the default for this name"
 
 
 @pytest.mark.parametrize("first", plug.entries(FORMATS))
 @pytest.mark.parametrize("second", plug.entries(FORMATS))
-def test_the_verb_goes_in_every_direction(first: str, second: str, tmp_path: Path) -> None:
+def test_convert_works_in_every_direction(first: str, second: str, tmp_path: Path) -> None:
     model = fill(create_model("vit_mu_patch16_224"))
-    source = tmp_path / f"source{format_named(first).SUFFIXES[0]}"
-    target = tmp_path / f"target{format_named(second).SUFFIXES[-1]}"
+    source = tmp_path / f"source{get_format(first).SUFFIXES[0]}"
+    target = tmp_path / f"target{get_format(second).SUFFIXES[-1]}"
     save_weights(model, source, to=first)
     done = convert(source, to=second, out=target)
     assert (done.model, done.from_format, done.to_format) == ("vit_mu_patch16_224", first, second)
     reloaded = create_model("vit_mu_patch16_224", weights=target)
-    # torchvision's own checkpoints were trained on pictures prepared in another way, and nothing in a file tells.
+    # torchvision's own checkpoints were trained with other preprocessing, and the files do not say so.
     assert reloaded.changes == ((PREPARED,) if second == "torchvision" else ())
     assert same(reloaded.state_dict(), model.state_dict())
 
@@ -222,7 +228,7 @@ def test_the_verb_goes_in_every_direction(first: str, second: str, tmp_path: Pat
     ],
 )
 def test_timm_reads_our_npz(name: str, fields: dict[str, int], tmp_path: Path) -> None:
-    """timm is the reader of Google's files that most people use: it must find every tensor in ours."""
+    """Most people read Google's files with timm: it must find every tensor in ours."""
     model = fill(create_model(name, **fields))
     save_weights(model, tmp_path / "w.npz", to="google")
     theirs = timm.create_model(name, num_classes=1000, **fields)
@@ -238,7 +244,7 @@ def test_google_training_states_are_read_too(prefix: str, tmp_path: Path) -> Non
     assert same(load_weights(tmp_path / "state.npz").state, model.state_dict())
 
 
-def test_old_hybrids_keep_norms_in_four_dimensions(tmp_path: Path) -> None:
+def test_old_hybrids_with_four_dimensional_norms(tmp_path: Path) -> None:
     model = fill(create_model("vit_tiny_r_s16_p8_224", depth=1))
     save_weights(model, tmp_path / "w.npz", to="google")
     old = {k: t.view(1, 1, 1, -1) if "gn_" in k else t for k, t in read_tensors(tmp_path / "w.npz").items()}
@@ -248,10 +254,10 @@ def test_old_hybrids_keep_norms_in_four_dimensions(tmp_path: Path) -> None:
 
 def test_first_release_of_torchvision(tmp_path: Path) -> None:
     model = fill(create_model("vit_mu_patch16_224"))
-    new = format_named("torchvision").write(model.state_dict(), {})
+    new = get_format("torchvision").write(model.state_dict(), {})
     old = {k.replace("mlp.0", "mlp.linear_1").replace("mlp.3", "mlp.linear_2"): t for k, t in new.items()}
     assert old.keys() != new.keys()
-    assert same(format_named("torchvision").read(old), dict(model.state_dict()))
+    assert same(get_format("torchvision").read(old), dict(model.state_dict()))
 
 
 def test_training_checkpoints_are_unwrapped(tmp_path: Path) -> None:
@@ -265,7 +271,7 @@ def test_sharded_folders(tmp_path: Path) -> None:
     import json
 
     model = fill(create_model("vit_mu_patch16_224"))
-    tensors = format_named("hf").write(model.state_dict(), {})
+    tensors = get_format("hf").write(model.state_dict(), {})
     keys = sorted(tensors)
     index = {}
     for number, part in enumerate((keys[:10], keys[10:])):

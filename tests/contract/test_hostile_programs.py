@@ -1,4 +1,4 @@
-"""A file of torch.export is a program: what it holds is looked at before PyTorch may load it, and run it."""
+"""A torch.export file is a program: its content is checked before PyTorch loads it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ import torch
 from tests.contract.small_models import SMALL, small
 from vitrail.engine.exported import open_exported
 from vitrail.errors import ExportError
-from vitrail.exports.build import facts_for
+from vitrail.exports.build import metadata_for
 from vitrail.exports.format import pt2
-from vitrail.exports.graph import Graph, leaving
-from vitrail.exports.traced import Traced
+from vitrail.exports.graph import Graph, prepare_for_export
+from vitrail.exports.tracing import Tracer
 
 TOUCHED: list[str] = []
 NONE = np.zeros((0, 1, 1, 3))
 
 
 class Evil:
-    """What touches a list when it is unpickled."""
+    """Leaves a mark when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return (TOUCHED.append, ("unpickled",))
@@ -35,16 +35,16 @@ class Evil:
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An export that is fine."""
-    traced = Traced(Graph(leaving(small("class token"), dynamic=True)), dynamic=True)
+    """A valid export."""
+    tracer = Tracer(Graph(prepare_for_export(small("class token"), dynamic=True)), dynamic=True)
     path = tmp_path_factory.mktemp("program") / "model.pt2"
-    pt2.write(traced, path, "fp32", facts_for(traced, "fp32"), pixels=NONE, keep=())
+    pt2.write(tracer, path, "fp32", metadata_for(tracer, "fp32"), pixels=NONE, float_layers=())
     assert open_exported(path).labels
     return path
 
 
-def _changed(path: Path, out: Path, change: Callable[[str, bytes], bytes], **more: bytes) -> Path:
-    """A copy of an archive with its members changed, and others added."""
+def _modify_archive(path: Path, out: Path, change: Callable[[str, bytes], bytes], **more: bytes) -> Path:
+    """A copy of an archive with changed and added members."""
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(out, "w") as new:
         for info in old.infolist():
             new.writestr(info, change(info.filename, old.read(info)))
@@ -53,7 +53,7 @@ def _changed(path: Path, out: Path, change: Callable[[str, bytes], bytes], **mor
     return out
 
 
-def _in_program(change: Callable[[Any], None]) -> Callable[[str, bytes], bytes]:
+def _modify_program(change: Callable[[Any], None]) -> Callable[[str, bytes], bytes]:
     def changed(name: str, content: bytes) -> bytes:
         if not name.endswith("models/model.json"):
             return content
@@ -64,65 +64,70 @@ def _in_program(change: Callable[[Any], None]) -> Callable[[str, bytes], bytes]:
     return changed
 
 
-def _called(target: str) -> Callable[[str, bytes], bytes]:
+def _call_target(target: str) -> Callable[[str, bytes], bytes]:
     def change(document: Any) -> None:
         document["graph_module"]["graph"]["nodes"][-1]["target"] = target
 
-    return _in_program(change)
+    return _modify_program(change)
 
 
-def _replaced(name: str, content: bytes) -> Callable[[str, bytes], bytes]:
+def _replace_member(name: str, content: bytes) -> Callable[[str, bytes], bytes]:
     return lambda member, before: content if member.endswith(name) else before
 
 
-def _pickled_weights(name: str, content: bytes) -> bytes:
+def _pickle_weights(name: str, content: bytes) -> bytes:
     return content.replace(b'"use_pickle": false', b'"use_pickle": true', 1) if "weights_config" in name else content
 
 
-def _elsewhere(name: str, content: bytes) -> bytes:
+def _move_weight(name: str, content: bytes) -> bytes:
     return content.replace(b'"weight_0"', b'"../../weight_0"', 1) if "weights_config" in name else content
 
 
 HOSTILE = {
-    "another function": _called("torch.os.system"),
-    "an operator that maps files": _called("torch.ops.aten.from_file.default"),
-    "an operator that writes": _called("torch.ops.aten.add_.Tensor"),
-    "an operator of somebody's": _called("torch.ops.mine.do.default"),
-    "evaluation": _called("_operator.attrgetter"),
-    "code as a guard": _in_program(lambda program: program.update(guards_code=["__import__('os').getpid() > 0"])),
-    "a guard of another name": _in_program(lambda program: program.update(guards_code=["exit(1) == 0"])),
-    "pickled weights": _pickled_weights,
-    "a weight of elsewhere": _elsewhere,
-    "a pickle for an input": _replaced("sample_inputs/model.pt", pickle.dumps(Evil())),
-    "no JSON": _replaced("models/model.json", b"{"),
+    "another function": _call_target("torch.os.system"),
+    "an operator that maps files": _call_target("torch.ops.aten.from_file.default"),
+    "an operator that writes": _call_target("torch.ops.aten.add_.Tensor"),
+    "a custom operator": _call_target("torch.ops.mine.do.default"),
+    "evaluation": _call_target("_operator.attrgetter"),
+    "code as a guard": _modify_program(lambda program: program.update(guards_code=["__import__('os').getpid() > 0"])),
+    "a guard that calls a function": _modify_program(lambda program: program.update(guards_code=["exit(1) == 0"])),
+    "pickled weights": _pickle_weights,
+    "a weight outside the archive": _move_weight,
+    "a pickled input": _replace_member("sample_inputs/model.pt", pickle.dumps(Evil())),
+    "invalid JSON": _replace_member("models/model.json", b"{"),
 }
 
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What PyTorch was given to load."""
-    given: list[Any] = []
-    monkeypatch.setattr(torch.export, "load", lambda path, **_: given.append(path))
-    return given
+    """The paths that PyTorch was asked to load."""
+    paths: list[Any] = []
+    monkeypatch.setattr(torch.export, "load", lambda path, **_: paths.append(path))
+    return paths
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_what_no_export_holds_is_refused(program: Path, tmp_path: Path, what: str, loaded: list[Any]) -> None:
-    with pytest.raises(ExportError, match=r"holds what no export|is no model that vitrail export wrote"):
-        open_exported(_changed(program, tmp_path / "model.pt2", HOSTILE[what]))
+def test_unexpected_content_is_rejected(program: Path, tmp_path: Path, what: str, loaded: list[Any]) -> None:
+    with pytest.raises(
+        ExportError,
+        match=r"contains something that vitrail export never writes|is not a model written by vitrail export",
+    ):
+        open_exported(_modify_archive(program, tmp_path / "model.pt2", HOSTILE[what]))
     assert TOUCHED == loaded == []
 
 
-@pytest.mark.parametrize("formula", ["__import__('os').getpid()", "1" * 60 + "!", "precision=1" * 30 + "!", "9**9**9"])
-def test_a_formula_is_no_place_for_code(program: Path, tmp_path: Path, formula: str) -> None:
+@pytest.mark.parametrize(
+    "expression", ["__import__('os').getpid()", "1" * 60 + "!", "precision=1" * 30 + "!", "9**9**9"]
+)
+def test_code_in_a_size_expression_is_rejected(program: Path, tmp_path: Path, expression: str) -> None:
     def hidden(name: str, content: bytes) -> bytes:
-        evil = b'"expr_str": "' + formula.encode() + b'"'
+        evil = b'"expr_str": "' + expression.encode() + b'"'
         start = content.find(b'"expr_str": "')
         end = content.find(b'"', start + len(b'"expr_str": "')) + 1
         return content[:start] + evil + content[end:] if name.endswith("models/model.json") and start > 0 else content
 
-    with pytest.raises(ExportError, match="holds what no export"):
-        open_exported(_changed(program, tmp_path / "model.pt2", hidden))
+    with pytest.raises(ExportError, match="contains something that vitrail export never writes"):
+        open_exported(_modify_archive(program, tmp_path / "model.pt2", hidden))
 
 
 @pytest.mark.parametrize(
@@ -132,54 +137,54 @@ def test_a_formula_is_no_place_for_code(program: Path, tmp_path: Path, formula: 
         *("data/aotinductor/model/evil.so", "serialized_state_dict.pt", "version", "../../escaped"),
     ],
 )
-def test_other_members_are_refused(program: Path, tmp_path: Path, name: str) -> None:
-    path = _changed(program, tmp_path / "model.pt2", lambda _, content: content, **{name: pickle.dumps(Evil())})
-    with pytest.raises(ExportError, match="holds what no export"):
+def test_unexpected_members_are_rejected(program: Path, tmp_path: Path, name: str) -> None:
+    path = _modify_archive(program, tmp_path / "model.pt2", lambda _, content: content, **{name: pickle.dumps(Evil())})
+    with pytest.raises(ExportError, match="contains something that vitrail export never writes"):
         open_exported(path)
     assert TOUCHED == []
 
 
-def test_a_guard_is_read_in_no_time(program: Path, tmp_path: Path) -> None:
-    change = _in_program(lambda document: document.update(guards_code=["1.1" * 40 + "!x"]))
-    with pytest.raises(ExportError, match="holds what no export"):
-        open_exported(_changed(program, tmp_path / "model.pt2", change))
+def test_checking_a_guard_takes_no_exponential_time(program: Path, tmp_path: Path) -> None:
+    change = _modify_program(lambda document: document.update(guards_code=["1.1" * 40 + "!x"]))
+    with pytest.raises(ExportError, match="contains something that vitrail export never writes"):
+        open_exported(_modify_archive(program, tmp_path / "model.pt2", change))
 
 
 def test_two_archives_in_one_file(program: Path, tmp_path: Path) -> None:
-    """zipfile finds a list of members from the end of a file, PyTorch by the place that is told there."""
-    good = _changed(program, tmp_path / "good.pt2", lambda _, content: content).read_bytes()
+    """zipfile locates the member list from the end of the file, PyTorch by the offset stored there."""
+    good = _modify_archive(program, tmp_path / "good.pt2", lambda _, content: content).read_bytes()
 
     def swapped(name: str, content: bytes) -> bytes:
         return pickle.dumps(Evil()).ljust(len(content), b"\0") if name.endswith("sample_inputs/model.pt") else content
 
-    evil = _changed(program, tmp_path / "evil.pt2", swapped).read_bytes()
-    end = 22  # bytes of the last record, which tells where the list is
+    evil = _modify_archive(program, tmp_path / "evil.pt2", swapped).read_bytes()
+    end = 22  # bytes of the last record, which holds the offset of the member list
     assert len(good) == len(evil)
     both = tmp_path / "model.pt2"
     both.write_bytes(evil[:-end] + good)
-    with zipfile.ZipFile(both) as seen, zipfile.ZipFile(tmp_path / "good.pt2") as wanted:
-        assert [seen.read(each) for each in seen.namelist()] == [wanted.read(each) for each in wanted.namelist()]
+    with zipfile.ZipFile(both) as read, zipfile.ZipFile(tmp_path / "good.pt2") as expected:
+        assert [read.read(name) for name in read.namelist()] == [expected.read(name) for name in expected.namelist()]
     assert open_exported(both).labels
     assert TOUCHED == []
 
 
-def test_members_are_neither_packed_nor_twice_there(program: Path, tmp_path: Path) -> None:
-    packed, twice = tmp_path / "packed" / "model.pt2", tmp_path / "twice" / "model.pt2"
-    for out, kind in ((packed, zipfile.ZIP_DEFLATED), (twice, zipfile.ZIP_STORED)):
+def test_compressed_and_duplicate_members_are_rejected(program: Path, tmp_path: Path) -> None:
+    compressed, duplicate = tmp_path / "compressed" / "model.pt2", tmp_path / "duplicate" / "model.pt2"
+    for out, kind in ((compressed, zipfile.ZIP_DEFLATED), (duplicate, zipfile.ZIP_STORED)):
         out.parent.mkdir()
         with zipfile.ZipFile(program) as old, zipfile.ZipFile(out, "w", kind) as new, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for name in [*old.namelist(), *old.namelist()[:1]][: None if out == twice else -1]:
+            for name in [*old.namelist(), *old.namelist()[:1]][: None if out == duplicate else -1]:
                 new.writestr(name, old.read(name))
-        with pytest.raises(ExportError, match="holds what no export"):
+        with pytest.raises(ExportError, match="contains something that vitrail export never writes"):
             open_exported(out)
 
 
 @pytest.mark.parametrize("kind", [*SMALL, "merged"])
-def test_exports_of_every_kind_are_let_in(tmp_path: Path, kind: str) -> None:
+def test_valid_exports_of_every_kind_are_accepted(tmp_path: Path, kind: str) -> None:
     model = small("class token" if kind == "merged" else kind)
-    traced = Traced(Graph(leaving(model, merge=4 if kind == "merged" else 0)))
-    pt2.write(traced, tmp_path / "model.pt2", "bf16", facts_for(traced, "bf16"), pixels=NONE, keep=())
+    tracer = Tracer(Graph(prepare_for_export(model, merge=4 if kind == "merged" else 0)))
+    pt2.write(tracer, tmp_path / "model.pt2", "bf16", metadata_for(tracer, "bf16"), pixels=NONE, float_layers=())
     opened = open_exported(tmp_path / "model.pt2")
     pixels = np.zeros((2, *model.preprocess.size, 3), dtype=np.uint8)
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""Pictures from whatever a user names: files, folders, patterns, zips, a pipe; none is read before it is asked for."""
+"""Images from whatever a user names: files, folders, patterns, zips, a pipe; read only on demand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vitrail.errors import DataError
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Nine pictures in three folders, a text and a hidden file among them, and a zip of two."""
+    """Nine images in three folders, with a text and a hidden file among them, and a zip of two."""
     write_folder(tmp_path / "folder", 9)
     (tmp_path / "folder" / "a" / "notes.txt").write_text("none")
     (tmp_path / "folder" / "a" / ".hidden.png").write_bytes(encoded(0))
@@ -39,9 +39,7 @@ def test_folders_patterns_zips_and_files(root: Path) -> None:
     assert set(found(folder / "*" / "*.png")) == {str(path) for path in folder.glob("*/0*.png")}
     assert set(found(folder / "a*")) == {str(path) for path in folder.glob("a/0*")}
     assert found(root / "some.zip") == {f"{root}/some.zip/inner/{number}.png": encoded(number) for number in range(2)}
-    assert found(folder / "a" / "notes.txt") == {str(folder / "a" / "notes.txt"): b"none"}, (
-        "a file that is named is tried"
-    )
+    assert found(folder / "a" / "notes.txt") == {str(folder / "a" / "notes.txt"): b"none"}, "a named file is tried"
     assert len(found(folder, root / "some.zip", folder / "a" / "000.png")) == 11
 
 
@@ -50,30 +48,30 @@ def test_a_name_that_looks_like_a_pattern_is_a_name(root: Path) -> None:
     assert found(root / "a[1].png") == {str(root / "a[1].png"): b"one"}
 
 
-def test_a_pipe_has_names_or_a_picture(root: Path) -> None:
+def test_a_pipe_has_names_or_an_image(root: Path) -> None:
     names = sorted(str(path) for path in (root / "folder").glob("*/0*"))
     assert list(found("-", pipe="\n".join([*names, ""]).encode())) == names
     assert found("-", pipe=encoded(1)) == {"standard input": encoded(1)}
     assert found("-", pipe=b"") == {}
 
 
-def test_what_leads_nowhere_is_told_when_it_is_read(root: Path) -> None:
+def test_a_missing_file_is_reported_when_it_is_read(root: Path) -> None:
     (missing,) = find_images([str(root / "nowhere.png")])
     with pytest.raises(DataError, match=r"nowhere\.png cannot be read"):
         missing.content()
     (root / "empty").mkdir()
     (root / "bad.zip").write_bytes(b"PK")
     for word, message in (
-        ("empty", "no pictures in"),
-        ("*.gif", "no file is called like"),
-        ("bad.zip", "no whole zip"),
+        ("empty", "no images in"),
+        ("*.gif", "no file matches"),
+        ("bad.zip", "not a complete zip file"),
     ):
         with pytest.raises(DataError, match=message):
             list(find_images([str(root / word)]))
 
 
-def test_pictures_without_labels_are_a_table(root: Path) -> None:
-    pictures = list(find_images([str(root / "folder"), str(root / "some.zip")]))
-    table = as_table(pictures, "here")
+def test_images_without_labels_are_a_table(root: Path) -> None:
+    images = list(find_images([str(root / "folder"), str(root / "some.zip")]))
+    table = as_table(images, "here")
     assert len(table) == 11
     assert table.content(10) == encoded(1)

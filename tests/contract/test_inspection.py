@@ -1,4 +1,4 @@
-"""What is shown of a model is true: tied to the fused kernel, to numbers worked out by hand, and to closed forms."""
+"""Explanations are correct: checked against the fused kernel, numbers computed by hand, and closed forms."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ATTENTIONS = plug.entries("vitrail.nn.attention")
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
-def test_weights_times_values_are_what_the_kernel_computes(name: str) -> None:
+def test_weights_times_values_equal_the_fused_kernel(name: str) -> None:
     attention = fill(plug.load("vitrail.nn.attention", name).Attention(width=32, heads=4), 0.3).eval()
     tokens = Tokens(torch.randn(2, 21, 32), Layout((4, 5), 1))
     _, _, values = attention.split(tokens)
@@ -36,12 +36,12 @@ def test_weights_times_values_are_what_the_kernel_computes(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", SMALL)
-def test_the_trace_is_the_forward_pass(kind: str) -> None:
+def test_the_trace_equals_the_forward_pass(kind: str) -> None:
     model = small(kind)
     images = torch.randn(2, 3, *model.spec.image_size)
     with torch.no_grad():
         assert torch.allclose(trace.trace(model, images).logits, model(images), atol=1e-5)
-        layers = list(trace.attention(model, images))
+        layers = list(trace.iter_attention(model, images))
     assert len(layers) == model.spec.depth
     assert all(layer.shape[-2:] == (model.spec.layout.num_tokens,) * 2 for layer in layers)
 
@@ -77,7 +77,7 @@ def test_attention_distance_of_closed_forms(prefix: int) -> None:
     assert entropy(uniform).item() == pytest.approx(math.log2(num))
 
 
-def test_distances_are_told_in_pixels_of_oblong_cells() -> None:
+def test_distances_are_in_pixels_of_oblong_cells() -> None:
     layout = Layout((2, 1))
     swapped = torch.tensor([[[[0.0, 1.0], [1.0, 0.0]]]])
     assert mean_distance(swapped, layout, (10, 99)).item() == 10.0
@@ -85,34 +85,34 @@ def test_distances_are_told_in_pixels_of_oblong_cells() -> None:
 
 @pytest.mark.parametrize(("class_token", "registers", "num"), [(False, 0, 841), (False, 4, 845), (True, 4, 846)])
 def test_registers_never_shift_the_map(class_token: bool, registers: int, num: int) -> None:
-    """A model that is built to look at bright patches: with any prefix, the map is brightest where the picture is."""
-    told = {"class_token": class_token, "registers": registers, "pool": "token" if class_token else "mean"}
-    model = create_model("vit_mu_patch14_224", image_size=406, num_classes=3, depth=1, **told).eval()
+    """A model built to attend to bright patches: with any prefix, the heatmap peaks where the image is brightest."""
+    fields = {"class_token": class_token, "registers": registers, "pool": "token" if class_token else "mean"}
+    model = create_model("vit_mu_patch14_224", image_size=406, num_classes=3, depth=1, **fields).eval()
     assert model.spec.layout.num_tokens == num
     width, (block,) = model.spec.width, model.blocks
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
-        model.patch_embed.proj.weight[0] = 1.0  # a patch is as long as it is bright, along the first axis
+        model.patch_embed.proj.weight[0] = 1.0  # a token's first entry is its patch's brightness
         block.norm1.weight.fill_(1.0)
-        block.attn.qkv.weight[width : 2 * width] = torch.eye(width)  # keys are the tokens,
-        block.attn.qkv.bias[0] = 3.0  # and all queries ask for the first axis
+        block.attn.qkv.weight[width : 2 * width] = torch.eye(width)  # keys are the tokens
+        block.attn.qkv.bias[0] = 3.0  # all queries select the first entry
     images = torch.zeros(1, 3, 406, 406)
     images[..., 11 * 14 : 12 * 14, 23 * 14 : 24 * 14] = 1.0
-    heat = plug.load("vitrail.inspection.method", "rollout").heat(model, images, [0])[0]
-    assert divmod(int(heat.argmax()), 29) == (11, 23)
-    assert heat[11, 23] > 5 * heat.flatten().sort().values[-2]
+    heatmap = plug.load("vitrail.inspection.method", "rollout").compute_heatmaps(model, images, [0])[0]
+    assert divmod(int(heatmap.argmax()), 29) == (11, 23)
+    assert heatmap[11, 23] > 5 * heatmap.flatten().sort().values[-2]
 
 
 @pytest.mark.parametrize("kind", ["class token", "mean pooling", "attention pooling"])
-def test_relevance_is_the_gradient_written_out(kind: str) -> None:
-    """Against the definition: a forward pass with the matrices in the open, and autograd's gradient of them."""
+def test_relevance_equals_its_definition(kind: str) -> None:
+    """A forward pass with explicit attention matrices, and their gradients by autograd."""
     model = small(kind)
     images = torch.randn(1, 3, 224, 224)
     tokens = model.tokenize(images)
     matrices: list[Tensor] = []
 
-    def in_the_open(weights: Tensor) -> Tensor:
+    def record(weights: Tensor) -> Tensor:
         weights.retain_grad()
         matrices.append(weights)
         return weights
@@ -120,7 +120,7 @@ def test_relevance_is_the_gradient_written_out(kind: str) -> None:
     for block in model.blocks:
         normed = tokens.with_x(block.norm1(tokens.x))
         _, _, values = block.attn.split(normed)
-        z = tokens.x + block.attn.merge(in_the_open(block.attn.weights(normed)) @ values)
+        z = tokens.x + block.attn.merge(record(block.attn.weights(normed)) @ values)
         tokens = tokens.with_x(z + block.mlp(block.norm2(z)))
     output = tokens.with_x(model.norm(tokens.x))
     pool = model.attn_pool
@@ -128,17 +128,17 @@ def test_relevance_is_the_gradient_written_out(kind: str) -> None:
         logits = model.classify(output)
     else:
         query = pool.query(output)
-        read = pool.merge(in_the_open(pool.weights(query, output)) @ pool.split(query, output)[2])
+        read = pool.merge(record(pool.weights(query, output)) @ pool.split(query, output)[2])
         logits = model.head(model.pre_logits(model.fc_norm((read + pool.mlp(pool.norm(read)))[:, 0])))
     logits[0, 3].backward()
-    helpful = [(each * each.grad).clamp_min(0).mean(dim=1)[0].detach() for each in matrices]
+    supporting = [(each * each.grad).clamp_min(0).mean(dim=1)[0].detach() for each in matrices]
     num = output.layout.num_tokens
     flow = torch.eye(num)
-    for matrix in helpful[: len(model.blocks)]:
+    for matrix in supporting[: len(model.blocks)]:
         flow = flow + matrix @ flow
-    row = helpful[-1] if pool is not None else trace.readout(model, output) @ (flow - torch.eye(num))
+    row = supporting[-1] if pool is not None else trace.pooling_weights(model, output) @ (flow - torch.eye(num))
     expected = trace.on_grid(row @ flow if pool is not None else row, output.layout)[0]
-    found = plug.load("vitrail.inspection.method", "relevance").heat(model, images, [3])[0]
+    found = plug.load("vitrail.inspection.method", "relevance").compute_heatmaps(model, images, [3])[0]
     assert torch.allclose(found, expected, atol=1e-6 * expected.max().item() + 1e-9)
     assert expected.max() > 0
 
@@ -152,15 +152,15 @@ def test_principal_components_are_those_of_the_covariance() -> None:
         assert found[place][found[place].abs().argmax()] > 0
 
 
-def test_tables_of_a_model() -> None:
+def test_filters_positions_and_token_colours() -> None:
     model = small("160 x 288 px")
     assert filters(model, 5).shape == (5, 16, 16, 3)
     similarity = position_similarity(model)
     assert similarity.shape == (10, 18, 10, 18)
     assert torch.allclose(similarity[3, 4, 3, 4], torch.tensor(1.0))
-    with pytest.raises(InspectionError, match="no filters of whole patches"):
+    with pytest.raises(InspectionError, match="no linear patch embedding"):
         filters(small("convolutional stem"))
-    with pytest.raises(InspectionError, match="no filters of whole patches"):
+    with pytest.raises(InspectionError, match="no linear patch embedding"):
         filters(small("hybrid"))
     colours = token_colours(torch.randn(30, 12))
     assert colours.shape == (30, 3)
@@ -168,7 +168,7 @@ def test_tables_of_a_model() -> None:
     assert colours.max() == 1.0
 
 
-def test_receptive_fields_of_convolutions_grow_and_attention_sees_all() -> None:
+def test_receptive_fields_of_convolutions_grow_and_attention_is_global() -> None:
     convolutions = fill(create_model("resnetv2_50x1_bit", num_classes=4), 0.05).eval()
     images = torch.randn(1, 3, 224, 224)
     radii = [radius(field) for _, field in receptive_fields(convolutions, images)]
@@ -178,8 +178,8 @@ def test_receptive_fields_of_convolutions_grow_and_attention_sees_all() -> None:
     assert (first > 0).float().mean() > 0.99
 
 
-def test_faithfulness_knows_a_good_map_from_a_bad_one() -> None:
-    """A model that looks at one cell: to give it that cell first is best, to give it last is worst."""
+def test_faithfulness_separates_a_good_map_from_a_bad_one() -> None:
+    """For a model that reads one cell only, inserting that cell first is best, inserting it last is worst."""
 
     class Corner(torch.nn.Module):
         def forward(self, images: Tensor) -> Tensor:
@@ -189,16 +189,16 @@ def test_faithfulness_knows_a_good_map_from_a_bad_one() -> None:
     images = torch.randn(1, 3, 64, 64)
     good = torch.zeros(4, 4)
     good[0, 0] = 1.0
-    right, wrong = (faithfulness.curves(Corner(), images, 0, heat) for heat in (good, -good))
+    right, wrong = (faithfulness.compute_curves(Corner(), images, 0, heatmap) for heatmap in (good, -good))
     assert right.insertion_area > 0.9 > 0.2 > wrong.insertion_area
     assert right.deletion_area < 0.2 < 0.9 < wrong.deletion_area
     assert right.insertion[-1] == pytest.approx(right.deletion[0].item(), abs=1e-5)
-    assert set(faithfulness.judged(Corner(), images, 0, {"good": good})) == {"good", "edges", "chance"}
+    assert set(faithfulness.evaluate_heatmaps(Corner(), images, 0, {"good": good})) == {"good", "edges", "chance"}
 
 
-def test_edges_are_where_a_picture_changes() -> None:
+def test_the_edge_map_is_high_where_the_image_changes() -> None:
     images = torch.zeros(1, 3, 32, 32)
     images[..., 18:] = 1.0
-    found = faithfulness.edges(images, (4, 4))
+    found = faithfulness.edge_map(images, (4, 4))
     assert (found.argmax(dim=1) == 2).all()
     assert found[:, 0].max() == 0.0

@@ -1,4 +1,4 @@
-"""The loader's promise: the same order and the same pixels, however the work is split up or interrupted."""
+"""The loader gives the same order and the same pixels, however the work is divided or interrupted."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ CASES = [("table", case) for case in OPTIONS] + [("stream", case) for case in ST
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Source]:
-    """37 pictures each: four batches of 8, and one of 5."""
+    """37 images each: four batches of 8, and one of 5."""
     root = tmp_path_factory.mktemp("data")
     return {"table": write_folder(root / "table"), "stream": write_shards(root / "stream")}
 
 
 def loader_of(source: Source, **options) -> Loader:
-    given = {"batch_size": 8, "shuffle": True, "seed": 7, "workers": 0, **options}
-    return Loader(source=source, preprocess=SPEC, **given)
+    fields = {"batch_size": 8, "shuffle": True, "seed": 7, "workers": 0, **options}
+    return Loader(source=source, preprocess=SPEC, **fields)
 
 
 def same(ours: list[Batch], theirs: list[Batch]) -> None:
@@ -58,7 +58,7 @@ def same(ours: list[Batch], theirs: list[Batch]) -> None:
 
 
 def joined(parts: list[list[Batch]]) -> list[Batch]:
-    """The batches of all ranks, put together."""
+    """The batches of all ranks, concatenated."""
     return [
         Batch(
             *(torch.cat(field) for field in list(zip(*batch, strict=True))[:3]), sum((one.names for one in batch), ())
@@ -103,7 +103,7 @@ def test_cached_or_not(sources: dict[str, Source], source: str, case: str, tmp_p
 
 
 @pytest.mark.parametrize("source", ["table", "stream"])
-def test_an_epoch_shows_each_picture_once(sources: dict[str, Source], source: str) -> None:
+def test_an_epoch_shows_each_image_once(sources: dict[str, Source], source: str) -> None:
     loader = loader_of(sources[source], workers=2)
     orders = [torch.cat([batch.indices for batch in loader.epoch(epoch)]).tolist() for epoch in (0, 1)]
     orders += [torch.cat([batch.indices for batch in loader_of(sources[source], seed=8).epoch()]).tolist()]
@@ -113,9 +113,9 @@ def test_an_epoch_shows_each_picture_once(sources: dict[str, Source], source: st
     assert [len(batch.names) for batch in loader.epoch(1)] == [8, 8, 8, 8, 5]
 
 
-def test_names_and_labels_belong_to_the_picture(sources: dict[str, Source]) -> None:
+def test_names_and_labels_belong_to_the_image(sources: dict[str, Source]) -> None:
     for source in sources.values():
-        known = {picture.name: (picture.index, *picture.labels) for picture in source}
+        known = {item.name: (item.index, *item.labels) for item in source}
         for batch in loader_of(source).epoch():
             for name, index, label in zip(batch.names, batch.indices, batch.labels, strict=True):
                 assert known[name] == (index, label)
@@ -125,7 +125,7 @@ def test_without_augmentation_the_pixels_are_those_of_the_preprocessing(sources:
     source = sources["table"]
     for batch in loader_of(source).batches(0, 2):
         for index, image in zip(batch.indices.tolist(), batch.images, strict=True):
-            pixels = SPEC.pixels(SPEC.decode(source[index].content()))
+            pixels = SPEC.resize_and_crop(SPEC.decode(source[index].content()))
             assert torch.equal(image, SPEC.normalise(pixels[None])[0])
 
 
@@ -149,11 +149,11 @@ def test_balanced_sampling_evens_out_90_9_1() -> None:
         counts = torch.cat([batch.labels for batch in batches]).bincount()
         assert sorted(counts.tolist()) == [33, 33, 34]
         rare = torch.cat([batch.indices for batch in batches]).bincount(minlength=100)[90:99]
-        assert set(rare.tolist()) <= {3, 4}  # all of a class in turn, none of them twice before another once
+        assert set(rare.tolist()) <= {3, 4}  # each image of a class once before any is shown again
 
 
-def test_balanced_sampling_draws_a_rare_picture_anew() -> None:
-    """The one picture of its class comes 33 times, each time augmented otherwise."""
+def test_balanced_sampling_augments_a_rare_image_differently_each_time() -> None:
+    """The only image of its class is shown 33 times, with a different augmentation each time."""
     source = table_of([0] * 90 + [1] * 9 + [2], side=24)
     batches = list(loader_of(source, balanced=True, batch_size=10, augment=Augment()).epoch())
     images = torch.cat([batch.images for batch in batches])[torch.cat([batch.indices for batch in batches]) == 99]
@@ -174,52 +174,52 @@ def test_repeats_come_in_a_row(sources: dict[str, Source], source: str) -> None:
 
 
 def test_balanced_sampling_needs_labels_and_any_order(sources: dict[str, Source]) -> None:
-    with pytest.raises(DataError, match=r"balanced sampling needs one label a picture"):
+    with pytest.raises(DataError, match=r"balanced sampling needs one label per image"):
         loader_of(sources["stream"], balanced=True)
-    with pytest.raises(DataError, match=r"balanced sampling needs one label a picture"):
-        loader_of(several_labels(), balanced=True)
+    with pytest.raises(DataError, match=r"balanced sampling needs one label per image"):
+        loader_of(multi_label(), balanced=True)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"batch_size": 9, "world": 2}, r"multiple of 2.\n  Got 9 for 2 ranks.\n  Try 8."),
-        ({"batch_size": 7, "augment": MIXED}, r"multiple of 2(.|\n)*pictures mixed in pairs.\n  Try 8."),
+        ({"batch_size": 7, "augment": MIXED}, r"multiple of 2(.|\n)*images mixed in pairs.\n  Try 8."),
         ({"batch_size": 6, "world": 2, "augment": MIXED}, r"multiple of 4(.|\n)*Try 8."),
         ({"batch_size": 1, "world": 4}, r"multiple of 4(.|\n)*Try 4."),
         ({"batch_size": 0}, r"multiple of 1(.|\n)*Try 1."),
     ],
 )
-def test_batch_sizes_that_cannot_be_shared(sources: dict[str, Source], options: dict, message: str) -> None:
+def test_batch_sizes_that_cannot_be_divided(sources: dict[str, Source], options: dict, message: str) -> None:
     with pytest.raises(DataError, match=message):
         loader_of(sources["table"], **options)
 
 
-def test_no_whole_batch(sources: dict[str, Source]) -> None:
+def test_the_data_must_fill_a_batch(sources: dict[str, Source]) -> None:
     with pytest.raises(
-        DataError, match=r"no whole batch in the data.\n  Got 37 pictures, 38 a batch.\n  Try a smaller"
+        DataError, match=r"does not fill a single batch.\n  Got 37 images, 38 per batch.\n  Try a smaller"
     ):
         next(loader_of(sources["table"], batch_size=38, drop_last=True).batches())
     assert len(next(loader_of(sources["table"], batch_size=38).batches()).names) == 37
 
 
-def several_labels() -> Table:
+def multi_label() -> Table:
     table = table_of([0, 1, 2, 3])
     labels, starts = np.array([2, 0, 3, 3], dtype=np.int32), np.array([0, 1, 1, 3, 4])
     return Table(**{**vars(table), "labels": labels, "starts": starts})
 
 
-def test_several_labels_are_zeros_and_ones() -> None:
-    batch = next(loader_of(several_labels(), shuffle=False).batches())
+def test_multi_label_targets_are_zeros_and_ones() -> None:
+    batch = next(loader_of(multi_label(), shuffle=False).batches())
     assert batch.labels.tolist() == [[0, 0, 1, 0], [0, 0, 0, 0], [1, 0, 0, 1], [0, 0, 0, 1]]
     assert batch.labels.dtype == torch.float32
 
 
-def test_pixels_that_cannot_be_written_give_no_warning() -> None:
-    """Arrays over a file's bytes, as those of idx files, are read-only; PyTorch would remark on it."""
+def test_read_only_pixels_give_no_warning() -> None:
+    """Arrays over a file's bytes, such as those of idx files, are read-only; PyTorch would warn."""
     table = table_of([0, 1, 1, 0])
     table.content.__self__.flags.writeable = False
-    torch.set_warn_always(True)  # else only the first of a process is told
+    torch.set_warn_always(True)  # otherwise only the first warning of a process is shown
     try:
         for side in (8, 24):  # as they are, and resized
             loader = Loader(source=table, preprocess=Preprocess(size=(side, side)), batch_size=4, workers=0)

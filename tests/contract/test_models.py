@@ -1,4 +1,4 @@
-"""Every architecture: three named steps, an honest layout, a cost counted right, a head that can be replaced."""
+"""Every architecture: three named steps, a correct layout, a correct FLOP count, a replaceable head."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vitrail.errors import ShapeError, SpecError, UnknownNameError
 from vitrail.names import canonical
 from vitrail.tokens import Layout, Tokens
 
-# A small model of each kind; the numbers of prefix tokens are the classic places for mistakes.
+# A small model of each kind; the number of prefix tokens is a classic source of mistakes.
 SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "vit": ("vit_mu_patch16_224", {"image_size": 64}),
     "non-square": ("vit_mu_patch16_224", {"image_size": (48, 80)}),
@@ -43,7 +43,7 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def make(kind: str, **more: Any) -> Any:
+def make_model(kind: str, **more: Any) -> Any:
     name, fields = SMALL[kind]
     return fill(create_model(name, num_classes=10, **fields, **more)).eval()
 
@@ -53,7 +53,7 @@ def image_for(model: Any, batch: int = 2) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", plug.entries("vitrail.model"))
-def test_an_architecture_file_has_what_the_catalogue_asks_for(name: str) -> None:
+def test_an_architecture_file_has_what_the_catalogue_needs(name: str) -> None:
     module = plug.load("vitrail.model", name)
     assert module.__doc__
     assert "arXiv" in module.__doc__
@@ -63,8 +63,8 @@ def test_an_architecture_file_has_what_the_catalogue_asks_for(name: str) -> None
 
 
 @pytest.mark.parametrize("kind", SMALL)
-def test_three_steps_make_the_forward_pass(kind: str) -> None:
-    model = make(kind)
+def test_the_forward_pass_is_three_steps(kind: str) -> None:
+    model = make_model(kind)
     image = image_for(model)
     with torch.no_grad():
         tokens = model.tokenize(image)
@@ -79,9 +79,9 @@ def test_three_steps_make_the_forward_pass(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", SMALL)
-def test_flops_are_those_of_pytorchs_counter(kind: str) -> None:
-    model = make(kind).requires_grad_(False)
-    # The counter has no formula for the fused kernel of CPUs, so attention is written out for it.
+def test_flops_match_pytorchs_counter(kind: str) -> None:
+    model = make_model(kind).requires_grad_(False)
+    # The counter has no formula for the fused CPU kernel, so it gets the unfused one.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(image_for(model, 1))
     assert model.flops() == counter.get_total_flops()
@@ -90,14 +90,14 @@ def test_flops_are_those_of_pytorchs_counter(kind: str) -> None:
 @pytest.mark.parametrize("kind", SMALL)
 def test_compiled_and_exported_models_compute_the_same(kind: str) -> None:
     torch._dynamo.reset()
-    model = make(kind)
+    model = make_model(kind)
     image = image_for(model)
     with torch.no_grad():
         expected = model(image)
         exported = torch.export.export(model, (image,)).module()
         assert torch.allclose(exported(image), expected, atol=1e-5)
         tokens = model.tokenize(image)
-        # Tokens go through as arguments and as results, layout and all.
+        # Tokens pass through as arguments and as results, with their layout.
         encoded = torch.compile(model.encode, backend="eager", fullgraph=True)(tokens)
         assert isinstance(encoded, Tokens)
         assert encoded.layout == model.encode(tokens).layout
@@ -106,14 +106,14 @@ def test_compiled_and_exported_models_compute_the_same(kind: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # by PyTorch's own compiler
 def test_the_inductor_compiles_a_vit() -> None:
-    model = make("registers")
+    model = make_model("registers")
     image = image_for(model)
     with torch.no_grad():
         assert torch.allclose(torch.compile(model)(image), model(image), atol=1e-4)
 
 
-def test_encode_can_be_exported_by_itself() -> None:
-    model = make("registers").requires_grad_(False)
+def test_encode_can_be_exported_alone() -> None:
+    model = make_model("registers").requires_grad_(False)
     tokens = model.tokenize(image_for(model))
 
     class Encoder(torch.nn.Module):
@@ -130,18 +130,18 @@ def test_encode_can_be_exported_by_itself() -> None:
 
 
 @pytest.mark.parametrize("kind", ["sincos_1d", "sincos_2d"])
-def test_a_fixed_table_is_made_once_and_is_no_weight(kind: str) -> None:
-    model = make(kind)
+def test_a_fixed_table_is_built_once_and_is_not_a_weight(kind: str) -> None:
+    model = make_model(kind)
     assert model.position_table(model.spec.layout.grid) is model.pos_fixed
     assert "pos_fixed" not in model.state_dict()
     with on_meta():
-        assert not build(model.spec).pos_fixed.is_meta  # so that weights alone fill a hollow model
+        assert not build(model.spec).pos_fixed.is_meta  # so that loading weights completes a meta model
 
 
 @pytest.mark.parametrize("kind", ["vit", "registers", "sincos_2d", "attention-pool", "hybrid-root"])
-def test_another_picture_size_at_run_time(kind: str) -> None:
-    """A learned table is resized, a fixed one made anew; the result is that of a model built for the size."""
-    model, size = make(kind), (96, 128)
+def test_another_image_size_at_run_time(kind: str) -> None:
+    """A learned table is resized, a fixed one rebuilt; the result is that of a model built for the size."""
+    model, size = make_model(kind), (96, 128)
     image = torch.randn(1, 3, *size)
     with torch.no_grad():
         state = dict(model.state_dict())
@@ -154,19 +154,19 @@ def test_another_picture_size_at_run_time(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["vit", "distilled", "bit", "linear"])
 def test_a_replaced_head_is_zero(kind: str) -> None:
-    model = make(kind)
+    model = make_model(kind)
     model.replace_head(3)
     assert model.spec.num_classes == 3
     with torch.no_grad():
         assert torch.equal(model(image_for(model)), torch.zeros(2, 3))
 
 
-def test_a_fresh_model_starts_from_even_odds() -> None:
+def test_a_new_model_has_a_zero_head() -> None:
     assert create_model("vit_mu_patch16_224").head.weight.abs().max() == 0
 
 
-def test_masked_tokens_take_no_part_in_the_mean() -> None:
-    model = make("mean")
+def test_masked_tokens_do_not_count_in_the_mean() -> None:
+    model = make_model("mean")
     tokens = model.tokenize(image_for(model))
     mask = torch.arange(16)[None].expand(2, 16) < 10
     with torch.no_grad():
@@ -178,7 +178,7 @@ def test_masked_tokens_take_no_part_in_the_mean() -> None:
 
 @pytest.mark.parametrize("field", ["drop_path_rate", "dropout_rate"])
 def test_drop_path_and_dropout_act_in_training_only(field: str) -> None:
-    model = make("vit", **{field: 0.5})
+    model = make_model("vit", **{field: 0.5})
     image = image_for(model, batch=16)
     with torch.no_grad():
         assert torch.equal(model(image), model(image))
@@ -186,8 +186,8 @@ def test_drop_path_and_dropout_act_in_training_only(field: str) -> None:
         assert not torch.equal(model(image), model(image))
 
 
-def test_drop_path_grows_with_depth_and_keeps_the_mean() -> None:
-    model = make("vit", drop_path_rate=0.5)
+def test_drop_path_grows_with_depth_and_preserves_the_mean() -> None:
+    model = make_model("vit", drop_path_rate=0.5)
     assert [block.drop_path.rate for block in model.blocks] == [0.0, 0.5]
     dropped = model.blocks[1].drop_path.train()(torch.ones(4000, 3))
     assert set(dropped.unique().tolist()) == {0.0, 2.0}
@@ -215,7 +215,7 @@ def test_parameters_of_the_largest_bit() -> None:
     assert sum(parameter.numel() for parameter in model.parameters()) == 1_107_299_923  # as timm counts it
 
 
-def test_gflops_of_the_paper() -> None:
+def test_gflops_match_the_paper() -> None:
     assert describe("ViT-B/16").gflops == pytest.approx(35.1, abs=0.1)  # 17.6 G multiply-adds
 
 
@@ -280,13 +280,13 @@ def test_so400m_by_specification_alone() -> None:
         ({"width": "64"}, ["width", "'64' (str)", "Try width=64, without quotes."]),
         ({"norm_eps": "1e-6"}, ["norm_eps", "Try norm_eps=1e-06, without quotes and with a dot."]),
         ({"class_token": False}, ["needs a class token", "pool=mean"]),
-        ({"distilled": True, "pool": "mean"}, ["reads its class token"]),
-        ({"registers": 2, "position_prefix": 4}, ["position_prefix counts", "4 of 3"]),
+        ({"distilled": True, "pool": "mean"}, ["needs a class token and pool=token"]),
+        ({"registers": 2, "position_prefix": 4}, ["position_prefix exceeds", "position_prefix=4, 3 prefix tokens"]),
         ({"depth": 0}, ["depth", "greater than 0"]),
         ({"stem": "convs"}, ["no stem has this name", "conv"]),
-        ({"stem": {"name": "conv", "units": [1]}}, ["one entry for each convolution", "3, 3 and 1"]),
+        ({"stem": {"name": "conv", "units": [1]}}, ["one entry per convolution", "3, 3 and 1 entries"]),
         ({"attention": "fulll"}, ["no attention has this name", "full"]),
-        ({"position": "sincos_2d", "width": 30, "heads": 1}, ["width that 4 divides", "width=30", "width=32"]),
+        ({"position": "sincos_2d", "width": 30, "heads": 1}, ["width divisible by 4", "width=30", "width=32"]),
     ],
 )
 def test_bad_specifications(fields: dict[str, Any], words: list[str]) -> None:
@@ -303,7 +303,7 @@ def test_bad_specifications(fields: dict[str, Any], words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("image", "hint"),
     [
-        (torch.zeros(1, 4, 64, 64), "channels=4 when the model is made"),
+        (torch.zeros(1, 4, 64, 64), "channels=4 when creating the model"),
         (torch.zeros(3, 64, 64), "image\\[None\\]"),
         (torch.zeros(1, 64, 64, 3), "permute\\(0, 3, 1, 2\\)"),
         (torch.zeros(1, 3, 64, 64, dtype=torch.uint8), "float"),
@@ -311,14 +311,14 @@ def test_bad_specifications(fields: dict[str, Any], words: list[str]) -> None:
     ],
 )
 @pytest.mark.parametrize("kind", ["vit", "bit"])
-def test_pictures_of_another_shape(kind: str, image: torch.Tensor, hint: str) -> None:
+def test_images_of_a_wrong_shape(kind: str, image: torch.Tensor, hint: str) -> None:
     with pytest.raises(ShapeError, match=rf"\[batch, 3, rows, columns\](.|\n)*{hint}"):
-        make(kind)(image)
+        make_model(kind)(image)
 
 
-def test_a_picture_that_the_patch_does_not_divide() -> None:
+def test_an_image_size_that_the_patch_does_not_divide() -> None:
     with pytest.raises(ShapeError, match=r"patch must divide"):
-        make("vit")(torch.randn(1, 3, 64, 70))
+        make_model("vit")(torch.randn(1, 3, 64, 70))
 
 
 def test_an_unknown_model_lists_the_nearest() -> None:
@@ -328,12 +328,12 @@ def test_an_unknown_model_lists_the_nearest() -> None:
 
 def test_a_linear_classifier_takes_images_of_one_size() -> None:
     with pytest.raises(ShapeError, match="a weight for each pixel") as refused:
-        make("linear")(torch.randn(2, 3, 16, 16))
+        make_model("linear")(torch.randn(2, 3, 16, 16))
     assert refused.value.hint == "16 x 24."
 
 
 def test_a_linear_classifier_is_linear() -> None:
-    model = make("linear").double()
+    model = make_model("linear").double()
     one, other = (image_for(model).double() for _ in range(2))
     mixed = model(0.3 * one + 0.7 * other)
     assert torch.allclose(mixed, 0.3 * model(one) + 0.7 * model(other))

@@ -1,4 +1,4 @@
-"""`vitrail predict`: every picture a row, in order and in constant memory; a broken one an error, never the end."""
+"""`vitrail predict`: one row per image, in order and in constant memory; a broken image is an error row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.conftest import fill
 from tests.contract.colours import COLOURS, TINY, exit_code, learn, pixels_of, write_colours
 from tests.contract.reading import fingerprint
 from vitrail import create_model, load, predict, save_weights
-from vitrail.data.image_files import Found
+from vitrail.data.image_files import ImageFile
 from vitrail.errors import DataError, RunError, WeightsError
 from vitrail.run.predictor import Predictor
 from vitrail.verbs import predict as module
@@ -26,7 +26,7 @@ from vitrail.verbs import predict as module
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run, a folder of 40 pictures, and a zip of six."""
+    """A run, a folder of 40 images, and a zip of six."""
     folder = tmp_path_factory.mktemp("predict")
     write_colours(folder / "data", {"train": 30, "val": 20, "test": 4})
     learn(folder / "data", folder / "run")
@@ -40,7 +40,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_rows_are_what_the_model_says(home: Path) -> None:
+def test_rows_match_the_model(home: Path) -> None:
     model = load(home / "run")
     rows = list(predict(home / "run", [home / "new"], batch_size=7, top=2))
     assert [Path(row.path).name for row in rows] == [f"{number:02d}.png" for number in range(40)]
@@ -49,14 +49,16 @@ def test_rows_are_what_the_model_says(home: Path) -> None:
         assert row.prediction.label == list(COLOURS)[number % 3]
         pixels = model.preprocess.decode(Path(row.path).read_bytes())
         with torch.inference_mode():
-            logits = model(model.preprocess.normalise(model.preprocess.pixels(pixels)[None]))
-        odds = (logits[0] / model.calibration.temperature).softmax(dim=0)
-        assert row.prediction.confidence == pytest.approx(odds.max().item(), abs=1e-5)
-        assert [label for label, _ in row.prediction.top] == [model.labels[place] for place in odds.topk(2).indices]
+            logits = model(model.preprocess.normalise(model.preprocess.resize_and_crop(pixels)[None]))
+        probabilities = (logits[0] / model.calibration.temperature).softmax(dim=0)
+        assert row.prediction.confidence == pytest.approx(probabilities.max().item(), abs=1e-5)
+        assert [label for label, _ in row.prediction.top] == [
+            model.labels[place] for place in probabilities.topk(2).indices
+        ]
     assert model.calibration.temperature != 1.0
 
 
-def test_whatever_names_pictures(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_way_to_name_images(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, new = home / "run", home / "new"
     labels = [row.prediction.label for row in predict(run, [new]) if row.prediction]
     for words, num in ((["new/*.png"], 40), ([home / "new.zip"], 6), ([new / "00.png", new / "01.png"], 2)):
@@ -69,7 +71,7 @@ def test_whatever_names_pictures(home: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_every_third_file_is_broken(home: Path, tmp_path: Path) -> None:
     for number in range(30):
         content = (home / "new" / f"{number:02d}.png").read_bytes()
-        broken = (b"", content[: len(content) // 2], b"no picture")[number % 9 // 3]
+        broken = (b"", content[: len(content) // 2], b"not an image")[number % 9 // 3]
         (tmp_path / f"{number:02d}.png").write_bytes(content if number % 3 else broken)
     before = fingerprint(tmp_path)
     rows = list(predict(home / "run", [tmp_path], batch_size=4))
@@ -78,21 +80,21 @@ def test_every_third_file_is_broken(home: Path, tmp_path: Path) -> None:
     assert fingerprint(tmp_path) == before
 
 
-def test_few_pictures_are_held_at_a_time(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_images_are_in_memory_at_a_time(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = (home / "new" / "00.png").read_bytes()
-    asked = 0
+    num_found = 0
 
-    def endless(_: object) -> Iterator[Found]:
-        nonlocal asked
+    def endless(_: object) -> Iterator[ImageFile]:
+        nonlocal num_found
         while True:
-            asked += 1
-            yield Found(str(asked), lambda: content)
+            num_found += 1
+            yield ImageFile(str(num_found), lambda: content)
 
-    monkeypatch.setattr(module, "find_pictures", endless)
-    rows = predict(home / "run", ["pictures"], batch_size=5)
+    monkeypatch.setattr(module, "find_images", endless)
+    rows = predict(home / "run", ["images"], batch_size=5)
     for number in range(200):
         next(rows)
-        assert asked <= number + 1 + 5 * (module.AHEAD + 1)
+        assert num_found <= number + 1 + 5 * (module.PREFETCH_BATCHES + 1)
     rows.close()
 
 
@@ -107,50 +109,50 @@ def test_copies_are_sorted_and_originals_stay(home: Path, tmp_path: Path) -> Non
         assert copy.read_bytes() == Path(row.path).read_bytes()
     assert fingerprint(home / "new") == before
     list(predict(home / "run", [home / "new"], copy_to=out))
-    assert len(list(out.rglob("*.png"))) == 40, "the same pictures again are no new copies"
+    assert len(list(out.rglob("*.png"))) == 40, "the same images are not copied twice"
     other = tmp_path / "other" / "00.png"
     other.parent.mkdir()
     other.write_bytes((home / "new" / "03.png").read_bytes())
     list(predict(home / "run", [other], copy_to=out))
-    assert len(list(out.rglob("00*.png"))) == 2, "another picture of the same name is kept beside it"
-    with pytest.raises(RunError, match="among the pictures"):
+    assert len(list(out.rglob("00*.png"))) == 2, "another image of the same name gets its own copy"
+    with pytest.raises(RunError, match="among the images"):
         predict(home / "run", [home / "new"], copy_to=home / "new" / "sorted")
-    with pytest.raises(RunError, match="is no folder"):
+    with pytest.raises(RunError, match="is not a folder"):
         predict(home / "run", [home / "new"], copy_to=other)
 
 
 @pytest.mark.parametrize("label", ["../../out", "..", "a/b", ".", "c\0d"])
 def test_a_label_never_leads_out_of_the_folder(label: str, tmp_path: Path) -> None:
-    sorter = module.Sorter(tmp_path / "in" / "sorted", [])
-    sorter.keep(Found("zip/../../x.png", lambda: b"content"), label)
-    (kept,) = (path for path in tmp_path.rglob("*") if path.is_file())
-    assert kept.parent.parent == tmp_path / "in" / "sorted"
-    assert kept.name == "x.png"
+    sorter = module.CopySorter(tmp_path / "in" / "sorted", [])
+    sorter.copy(ImageFile("zip/../../x.png", lambda: b"content"), label)
+    (copy,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert copy.parent.parent == tmp_path / "in" / "sorted"
+    assert copy.name == "x.png"
 
 
-def test_what_no_class_claims_is_unknown(home: Path) -> None:
+def test_an_image_that_fits_no_class_is_unknown(home: Path) -> None:
     known = [row.prediction.unknown for row in predict(home / "run", [home / "data" / "test"]) if row.prediction]
     assert sum(known) <= 3
-    told = Predictor(load(home / "run")).told(torch.tensor([[0.0, 0.0, 0.0], [torch.inf, 0.0, 0.0]]))
-    assert told[0] is not None
-    assert told[0].unknown
-    assert told[1] is None, "nothing is said of outputs that are not finite"
+    predictions = Predictor(load(home / "run")).interpret(torch.tensor([[0.0, 0.0, 0.0], [torch.inf, 0.0, 0.0]]))
+    assert predictions[0] is not None
+    assert predictions[0].unknown
+    assert predictions[1] is None, "no prediction from outputs that are not finite"
 
 
-def test_of_several_labels_those_above_their_threshold_are_given(home: Path) -> None:
+def test_labels_above_their_threshold_are_assigned(home: Path) -> None:
     model = load(home / "run")
     model.calibration = model.calibration.override(
         {"multi_label": True, "thresholds": [0.2, 0.9, 0.5], "temperature": 1.0}
     )
-    told = Predictor(model).told(torch.tensor([[-1.0, 2.0, 3.0], [-5.0, -5.0, -4.0]]))
-    assert told[0] is not None
-    assert told[1] is not None
-    assert told[0].labels == ("blue", "red")
-    assert told[1].labels == ()
-    assert told[1].label == "red", "the likeliest, where none is given"
+    predictions = Predictor(model).interpret(torch.tensor([[-1.0, 2.0, 3.0], [-5.0, -5.0, -4.0]]))
+    assert predictions[0] is not None
+    assert predictions[1] is not None
+    assert predictions[0].labels == ("blue", "red")
+    assert predictions[1].labels == ()
+    assert predictions[1].label == "red", "the most likely, where none is assigned"
 
 
-def test_what_is_printed(home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_output_formats(home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ["predict", str(home / "run"), str(home / "new" / "00.png"), str(tmp_path / "gone.png")]
     assert exit_code([*words, "--json"]) == 0
     whole = json.loads(capsys.readouterr().out)
@@ -163,30 +165,30 @@ def test_what_is_printed(home: Path, capsys: pytest.CaptureFixture[str], tmp_pat
     assert [row["label"] for row in rows] == ["blue", ""]
     assert rows[1]["error"]
     assert exit_code(words) == 0
-    told = capsys.readouterr()
-    assert "blue" in told.out
-    assert "2 pictures, 0 unknown, 1 that cannot be read" in told.err
+    printed = capsys.readouterr()
+    assert "blue" in printed.out
+    assert "2 images, 0 unknown, 1 unreadable" in printed.err
 
 
 @pytest.mark.parametrize("form", ["table", "csv", "jsonl"])
-def test_nothing_to_look_at(home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, form: str) -> None:
+def test_no_images(home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, form: str) -> None:
     (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "a.txt").write_text("no picture")
+    (tmp_path / "texts" / "a.txt").write_text("not an image")
     for place in (tmp_path / "texts", tmp_path / "none"):
         place.mkdir(exist_ok=True)
         assert exit_code(["predict", str(home / "run"), str(place), "--format", form]) == 2
-        told = capsys.readouterr()
-        assert told.out == "", "nothing half written"
-        assert "there are no pictures in" in told.err
+        printed = capsys.readouterr()
+        assert printed.out == "", "nothing half written"
+        assert "there are no images in" in printed.err
     assert exit_code(["predict", str(home / "run"), str(tmp_path / "gone.png"), "--format", form]) == 2
 
 
-def test_rows_before_something_wrong_are_told(home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_rows_before_an_error_are_printed(home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ["predict", str(home / "run"), str(home / "new"), str(tmp_path), "--json"]
     assert exit_code(words) == 2
-    told = capsys.readouterr()
-    assert len(json.loads(told.out)) == 40
-    assert "there are no pictures in" in told.err
+    printed = capsys.readouterr()
+    assert len(json.loads(printed.out)) == 40
+    assert "there are no images in" in printed.err
 
 
 def test_names_that_no_file_can_have(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +204,7 @@ def test_a_head_of_zeros_predicts_nothing(tmp_path: Path, home: Path) -> None:
         predict(TINY, [home / "new" / "00.png"], weights=tmp_path / "model.safetensors")
 
 
-def test_a_bare_model_has_no_verdicts(tmp_path: Path, home: Path) -> None:
+def test_weights_without_a_run_never_say_unknown(tmp_path: Path, home: Path) -> None:
     save_weights(fill(create_model(TINY, num_classes=4), 0.2), tmp_path / "model.safetensors")
     rows = list(predict(TINY, [home / "new" / "00.png"], weights=tmp_path / "model.safetensors"))
     assert rows[0].prediction is not None
@@ -210,6 +212,6 @@ def test_a_bare_model_has_no_verdicts(tmp_path: Path, home: Path) -> None:
     assert not rows[0].prediction.unknown
 
 
-def test_a_pattern_that_matches_nothing_is_told(home: Path) -> None:
-    with pytest.raises(DataError, match="no file is called like"):
+def test_a_pattern_without_matches_is_an_error(home: Path) -> None:
+    with pytest.raises(DataError, match="no file matches"):
         list(predict(home / "run", [os.fspath(home / "*.gif")]))

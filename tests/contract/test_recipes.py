@@ -216,6 +216,6 @@ def test_a_class_of_one_picture_is_refused(pictures: Path, tmp_path: Path) -> No
 
 
 def test_weights_of_another_architecture_are_refused(pictures: Path, weights: Path, tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match="these weights are not those of vit_mu_patch8_16"):
+    with pytest.raises(WeightsError, match="these weights do not match vit_mu_patch8_16"):
         train(pictures, model="vit_mu_patch8_16", weights=weights, recipe="finetune", run=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""The account, the report and the card of a run, the comparison of runs, and what is wrong with their files."""
+"""The scores, report and card of a run, comparisons of runs, and errors in their files."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from tests.contract.small_images import write_shards
 from vitrail import VitClassifier, compare, evaluate, load, train
 from vitrail.data.find import open_data
 from vitrail.errors import DataError, RunError, WeightsError
-from vitrail.report.chart import Line, lines, reliability_chart
-from vitrail.report.run import matrix, write_report
+from vitrail.report.chart import Line, line_chart, reliability_chart
+from vitrail.report.percent import percent
+from vitrail.report.run import confusion_table, write_report
 from vitrail.report.thumbnails import thumbnail
 from vitrail.run.calibrate import Calibration
 from vitrail.run.predictions import prediction_rows, read_predictions, suspects
@@ -28,12 +29,12 @@ from vitrail.run.predictions import prediction_rows, read_predictions, suspects
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three runs on colours: one that learned, one whose labels were muddled, and one on other test pictures."""
+    """Three runs on colours: one that learned, one with swapped labels, and one with other test images."""
     folder = tmp_path_factory.mktemp("report")
     write_colours(folder / "data", {"train": 20, "val": 10, "test": 20})
     learn(folder / "data", folder / "good")
-    write_colours(folder / "muddled", {"train": 20, "val": 10, "test": 20}, swapped=14)
-    learn(folder / "muddled", folder / "poor", "steps=30")
+    write_colours(folder / "swapped", {"train": 20, "val": 10, "test": 20}, swapped=14)
+    learn(folder / "swapped", folder / "poor", "steps=30")
     write_colours(folder / "other", {"train": 20, "val": 10, "testing": 20})
     learn(folder / "other", folder / "elsewhere", "steps=20")
     return folder
@@ -53,11 +54,11 @@ def test_the_files_of_a_run_agree(home: Path) -> None:
         assert getattr(again, key) == pytest.approx(account["test"][key], abs=1e-5), key
     assert again.unknown == pytest.approx(np.mean([row.unknown for row in rows]))
     page = (run / "report.html").read_text()
-    assert f"{right:.1%}" in page
-    assert page.count("<li><div") >= min(12, sum(not row.right for row in rows)), "pictures of mistakes"
+    assert percent(float(right)) in page
+    assert page.count("<li><div") >= min(12, sum(not row.right for row in rows)), "images of errors"
 
 
-def test_a_report_that_fails_withholds_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_report_does_not_cost_the_model(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
@@ -68,7 +69,7 @@ def test_a_report_that_fails_withholds_nothing(home: Path, monkeypatch: pytest.M
     assert load(home / "failed").labels == ("blue", "green", "red")
     assert not (home / "failed" / "report.html").exists()
     learn(home / "data", home / "failed", "steps=2")
-    assert (home / "failed" / "report.html").exists(), "the same again makes it"
+    assert (home / "failed" / "report.html").exists(), "the same command writes it"
 
 
 def test_runs_of_earlier_versions(home: Path, tmp_path: Path) -> None:
@@ -81,8 +82,8 @@ def test_runs_of_earlier_versions(home: Path, tmp_path: Path) -> None:
         del result[split]["interval"]
     (run / "result.json").write_text(json.dumps(result))
     assert load(run).calibration == Calibration()
-    told = learn(home / "data", run)
-    assert told.val["n"] == 30
+    training = learn(home / "data", run)
+    assert training.val["n"] == 30
     assert exit_code(["evaluate", str(run), str(home / "data"), "--quiet"]) == 0
     with pytest.raises(RunError, match="earlier version"):
         learn(home / "data", run, folds=2)
@@ -92,7 +93,7 @@ def test_runs_of_earlier_versions(home: Path, tmp_path: Path) -> None:
     assert load(run).calibration.multi_label
 
 
-def test_names_that_are_no_plain_text(tmp_path: Path) -> None:
+def test_names_that_are_not_plain_text(tmp_path: Path) -> None:
     for number in range(24):
         name = ("blue", "red")[number % 2]
         odd = (b"a\rb", b"c\nd", b'"e",', b"\xff\xfe")[number // 2 % 4]
@@ -105,7 +106,7 @@ def test_names_that_are_no_plain_text(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "report.html").read_text().count("data:image/jpeg") >= len(rows)
 
 
-def test_pictures_that_cannot_be_read_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_unreadable_images_are_left_out_and_counted(tmp_path: Path) -> None:
     write_colours(tmp_path / "data", {"train": 12, "val": 4})
     broken = [
         tmp_path / "data" / split / "red" / f"red{number:03d}.png" for split, number in (("train", 0), ("val", 1))
@@ -122,12 +123,12 @@ def test_pictures_that_cannot_be_read_are_left_out_and_counted(tmp_path: Path) -
     assert "2 pictures could not be read, so left out: train/red/red000.png" in result.story[-1]
 
 
-def test_what_has_begun_is_not_replaced(home: Path) -> None:
+def test_a_run_is_not_overwritten(home: Path) -> None:
     with pytest.raises(RunError, match="holds another run"):
         learn(home / "data", home / "good", "steps=7")
 
 
-def test_an_early_interrupt_says_that_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_early_interrupt_says_that_nothing_was_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
@@ -143,16 +144,16 @@ def test_a_probe_needs_weights(home: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_pictures_in_memory_are_the_same_only_if_all_are(tmp_path: Path) -> None:
+def test_images_in_memory_are_the_same_only_if_all_are(tmp_path: Path) -> None:
     pixels = np.stack([pixels_of(name, number) for number in range(12) for name in ("blue", "red")])
-    for run, pictures in (("one", pixels), ("other", pixels[::-1].copy()), ("again", pixels)):
+    for run, images in (("one", pixels), ("other", pixels[::-1].copy()), ("again", pixels)):
         settings = ("steps=2", "model.depth=1", "batch_size=8")
-        VitClassifier(settings=settings, run=tmp_path / run).fit(pictures, ["blue", "red"] * 12)
-    told = compare([tmp_path / name for name in ("one", "other", "again")], page=tmp_path / "page.html")
-    assert [pair.paired is None for pair in told.pairs] == [True, False]
+        VitClassifier(settings=settings, run=tmp_path / run).fit(images, ["blue", "red"] * 12)
+    comparison = compare([tmp_path / name for name in ("one", "other", "again")], page=tmp_path / "page.html")
+    assert [pair.paired is None for pair in comparison.pairs] == [True, False]
 
 
-def test_of_several_labels_one_that_is_missing_is_suspicious() -> None:
+def test_a_missing_label_of_multi_label_data_is_suspect() -> None:
     calibration = Calibration(multi_label=True)
     logits = torch.tensor([[4.0, -4.0], [4.0, -4.0], [4.0, 4.0], [0.2, -4.0]])
     truth = torch.tensor([[1.0, 0.0], [1.0, 1.0], [1.0, 0.0], [0.0, 0.0]])
@@ -161,39 +162,39 @@ def test_of_several_labels_one_that_is_missing_is_suspicious() -> None:
     assert sorted(row.path for row in suspects(rows)) == ["too few", "too many"]
 
 
-def test_pictures_that_were_learned_from_are_told(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_evaluating_on_training_images_prints_a_note(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     write_colours(tmp_path / "data", {"train": 12})
     (tmp_path / "data" / "train").rename(tmp_path / "all")
     learn(tmp_path / "all", tmp_path / "run", "steps=2")
     assert exit_code(["evaluate", str(tmp_path / "run"), str(tmp_path / "all")]) == 0
-    assert "was trained on these pictures" in capsys.readouterr().err
+    assert "was trained on these images" in capsys.readouterr().err
     assert not evaluate(home / "good", home / "data").learned_from
     assert evaluate(home / "good", home / "data", split="train").learned_from
 
 
-def test_pictures_that_are_listed_twice_are_paired_in_order(home: Path, tmp_path: Path) -> None:
+def test_images_listed_twice_are_paired_in_order(home: Path, tmp_path: Path) -> None:
     paths = sorted((home / "data" / "test").glob("*/*.png"))[::3]
     rows = [f"{path},{('red', path.parent.name)[number % 2]}" for path in paths for number in range(2)]
     (tmp_path / "table.csv").write_text("\n".join(["path,label", *rows]))
-    told = evaluate(home / "good", tmp_path / "table.csv", compare=home / "good").compared
-    assert told is not None
-    assert (told.difference, told.n) == (0.0, len(rows))
+    compared = evaluate(home / "good", tmp_path / "table.csv", compare=home / "good").compared
+    assert compared is not None
+    assert (compared.difference, compared.n) == (0.0, len(rows))
 
 
 def test_the_card_has_front_matter(home: Path) -> None:
     card = (home / "good" / "README.md").read_text()
     _, front, text = card.split("---\n", 2)
-    told = yaml.safe_load(front)
+    metadata = yaml.safe_load(front)
     account = json.loads((home / "good" / "account.json").read_text())
-    assert told["model-index"][0]["results"][0]["metrics"][0]["value"] == pytest.approx(
+    assert metadata["model-index"][0]["results"][0]["metrics"][0]["value"] == pytest.approx(
         account["test"]["top1"], abs=1e-4
     )
     assert "95 % interval" in text
     assert f"{account['test']['ece']:.2%}" in text
-    assert "should not be used for" in text
+    assert "## Limitations" in text
 
 
-def test_what_comes_from_files_is_escaped(tmp_path: Path) -> None:
+def test_text_from_files_is_escaped(tmp_path: Path) -> None:
     evil = "<img src=x onerror=alert(1)>"
     for name in ("blue", "red"):
         for number in range(12):
@@ -213,8 +214,8 @@ def test_what_comes_from_files_is_escaped(tmp_path: Path) -> None:
         assert len(re.findall("</script>", text)) == len(re.findall("<script", text))
 
 
-def test_a_report_without_curves_or_pictures(home: Path, tmp_path: Path) -> None:
-    """Of shards, whose pictures are found by reading them; and of data that is gone, whose pictures are left out."""
+def test_a_report_without_curves_or_images(home: Path, tmp_path: Path) -> None:
+    """For shards, whose images are found by reading them all; and for images that are gone, which are left out."""
     for split in ("train", "val"):
         write_shards(tmp_path / "shards" / split, 24)
     learn(tmp_path / "shards", tmp_path / "run", "steps=2")
@@ -228,55 +229,55 @@ def test_a_report_without_curves_or_pictures(home: Path, tmp_path: Path) -> None
     (home / "good" / "before.html").replace(home / "good" / "report.html")
 
 
-def test_several_labels_a_picture(tmp_path: Path) -> None:
+def test_multi_label_run(tmp_path: Path) -> None:
     rows = ["path,labels"]
     for number in range(40):
         name = ("blue", "green", "red")[number % 3]
-        (tmp_path / "pictures").mkdir(exist_ok=True)
-        Image.fromarray(pixels_of(name, number)).save(tmp_path / "pictures" / f"{number}.png")
-        rows.append(f"pictures/{number}.png,{name}" + (";bright" if number % 2 else ""))
+        (tmp_path / "images").mkdir(exist_ok=True)
+        Image.fromarray(pixels_of(name, number)).save(tmp_path / "images" / f"{number}.png")
+        rows.append(f"images/{number}.png,{name}" + (";bright" if number % 2 else ""))
     (tmp_path / "table.csv").write_text("\n".join(rows) + "\n")
     result = learn(tmp_path / "table.csv", tmp_path / "run", "steps=40", "val_share=0.5")
     account = json.loads((tmp_path / "run" / "account.json").read_text())["val"]
     assert account["map"] == pytest.approx(result.val["map"])
     assert account["map_interval"][0] < account["map"] <= account["map_interval"][1]
-    judged = evaluate(tmp_path / "run", tmp_path / "table.csv")
-    assert judged.map is not None
-    assert 0.3 < judged.map <= 1.0
+    evaluation = evaluate(tmp_path / "run", tmp_path / "table.csv")
+    assert evaluation.map is not None
+    assert 0.3 < evaluation.map <= 1.0
     assert "mean average precision" in (tmp_path / "run" / "report.html").read_text()
     assert any(" | " in row.label for row in read_predictions(tmp_path / "run" / "predictions.csv"))
     write_colours(tmp_path / "single", {"test": 2})
-    assert evaluate(tmp_path / "run", tmp_path / "single").n == 6, "pictures of one label each can be judged too"
+    assert evaluate(tmp_path / "run", tmp_path / "single").n == 6, "single-label data can be evaluated too"
 
 
-def test_a_model_of_one_label_cannot_be_judged_by_several(home: Path, tmp_path: Path) -> None:
+def test_a_single_label_model_rejects_multi_label_data(home: Path, tmp_path: Path) -> None:
     Image.fromarray(pixels_of("red", 1)).save(tmp_path / "1.png")
     (tmp_path / "table.csv").write_text("path,labels\n1.png,red;blue\n")
-    with pytest.raises(DataError, match="one label a picture"):
+    with pytest.raises(DataError, match="one label per image"):
         evaluate(home / "good", tmp_path / "table.csv")
 
 
 def test_which_run_is_better(home: Path, tmp_path: Path) -> None:
-    told = compare([home / "good", home / "poor"], page=tmp_path / "page.html")
-    (pair,) = told.pairs
+    comparison = compare([home / "good", home / "poor"], page=tmp_path / "page.html")
+    (pair,) = comparison.pairs
     assert pair.paired is not None
     assert pair.n == 60
-    assert pair.real
-    scores = [each.score for each in told.entries]
+    assert pair.significant
+    scores = [each.score for each in comparison.entries]
     assert pair.paired.difference == pytest.approx(scores[1] - scores[0])
-    assert "steps" in told.differences
-    assert told.differences["steps"] == ["60", "30"]
+    assert "steps" in comparison.differences
+    assert comparison.differences["steps"] == ["60", "30"]
     page = (tmp_path / "page.html").read_text()
-    assert "more than luck explains" in page
+    assert "The difference is statistically significant" in page
     same = compare([home / "good", home / "good"], page=tmp_path / "same.html")
     assert same.pairs[0].paired is not None
     assert same.pairs[0].paired.p_value == 1.0
-    assert not same.pairs[0].real
-    judged = evaluate(home / "poor", home / "data", compare=home / "good")
-    assert judged.compared == pair.paired
+    assert not same.pairs[0].significant
+    evaluation = evaluate(home / "poor", home / "data", compare=home / "good")
+    assert evaluation.compared == pair.paired
 
 
-def test_a_model_looks_both_ways(home: Path) -> None:
+def test_tta_averages_mirrored_images(home: Path) -> None:
     plain, both = (evaluate(home / "good", home / "data", tta=tta) for tta in (False, True))
     assert plain.n == both.n
     assert [row.confidence for row in plain.rows] != [row.confidence for row in both.rows]
@@ -290,25 +291,25 @@ def test_runs_that_cannot_be_compared(home: Path, tmp_path: Path, capsys: pytest
     out = ["--out", str(tmp_path / "page.html")]
     for words, match in (
         ([home / "good", tmp_path / "pinks"], "only one of them knows 'pink', 'red'"),
-        ([home / "good"], "two runs at least"),
-        ([home / "good", home / "data"], "no account of a run"),
+        ([home / "good"], "at least two runs"),
+        ([home / "good", home / "data"], "is not a finished run"),
         ([home / "good", tmp_path / "nowhere"], "there is no run at"),
     ):
         assert exit_code(["compare", *map(str, words), *out]) == 2
-        told = capsys.readouterr()
-        assert match in told.err
-        assert told.out == ""
+        printed = capsys.readouterr()
+        assert match in printed.err
+        assert printed.out == ""
         assert not (tmp_path / "page.html").exists()
 
 
-def test_runs_judged_on_other_pictures(home: Path, tmp_path: Path) -> None:
-    """Nothing is claimed of which is better."""
+def test_runs_evaluated_on_other_images(home: Path, tmp_path: Path) -> None:
+    """The page does not claim that one is better."""
     rows = (home / "elsewhere" / "predictions.csv").read_text().replace("/red", "/other red")
     (home / "elsewhere" / "predictions.csv").write_text(rows.replace("/blue", "/other blue").replace("/green", "/x"))
-    told = compare([home / "good", home / "elsewhere"], page=tmp_path / "page.html")
-    assert told.pairs[0].paired is None
-    assert not told.pairs[0].real
-    assert "judged on different pictures" in (tmp_path / "page.html").read_text()
+    comparison = compare([home / "good", home / "elsewhere"], page=tmp_path / "page.html")
+    assert comparison.pairs[0].paired is None
+    assert not comparison.pairs[0].significant
+    assert "evaluated on different images" in (tmp_path / "page.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -344,23 +345,23 @@ def test_damaged_files_of_a_run(name: str, text: str | None, home: Path, tmp_pat
 
 
 def test_charts_of_odd_numbers() -> None:
-    assert lines([Line("none", [])], across="step", up="loss") is None
+    assert line_chart([Line("none", [])], x_label="step", y_label="loss") is None
     for points in ([(0.0, 1.0)], [(1.0, 0.5), (2.0, 0.5)], [(float(x), 1e-9 * x) for x in range(5000)], [(1.0, 1e9)]):
-        chart = str(lines([Line("<b>", points, dots=len(points) < 9)], across="step", up="loss"))
+        chart = str(line_chart([Line("<b>", points, dots=len(points) < 9)], x_label="step", y_label="loss"))
         assert "<b>" not in chart
         assert "nan" not in chart
         assert chart.count(",") < 500
     assert "<rect" not in str(reliability_chart([], "Before"))
 
 
-def test_of_many_classes_the_most_confused_are_shown() -> None:
+def test_the_matrix_shows_the_most_confused_of_many_classes() -> None:
     names = [f"{number:03d}" for number in range(300)]
-    account = {
+    summary = {
         "classes": [(name, 1, 0.5, 0.5, 0.5) for name in names],
         "confused": [(names[number], names[number + 1], 300 - number) for number in range(299)],
         "map": None,
     }
-    shown = matrix(account, [])
+    shown = confusion_table(summary, [])
     assert shown is not None
     assert len(shown["names"]) == 40
     assert "001" in shown["names"]
@@ -368,7 +369,7 @@ def test_of_many_classes_the_most_confused_are_shown() -> None:
 
 
 def test_thumbnails() -> None:
-    assert thumbnail(b"no picture", 96) == ""
+    assert thumbnail(b"not an image", 96) == ""
     assert thumbnail(b"", 96) == ""
     assert thumbnail(pixels_of("red", 0, side=8), 96).startswith("data:image/jpeg")
 
@@ -376,6 +377,6 @@ def test_thumbnails() -> None:
 def test_classes_that_the_model_does_not_know_are_named(home: Path, tmp_path: Path) -> None:
     write_colours(tmp_path / "data", {"test": 2})
     (tmp_path / "data" / "test" / "red").rename(tmp_path / "data" / "test" / "scarlet")
-    with pytest.raises(DataError, match=r"the data has classes that .*good does not know") as told:
+    with pytest.raises(DataError, match=r"the data has classes that .*good does not know") as caught:
         evaluate(home / "good", tmp_path / "data")
-    assert "'scarlet'" in str(told.value)
+    assert "'scarlet'" in str(caught.value)

@@ -92,7 +92,7 @@ def test_damaged_checkpoint(bench: Bench, damage: str) -> None:
     DAMAGES[damage](run / "checkpoints" / kept.step_name(6))
     code, said = bench.ends(damage)
     assert code == 0, said
-    assert f"{kept.step_name(6)} is damaged and passed over" in said
+    assert f"{kept.step_name(6)} is damaged and skipped" in said
     assert "Going on from step 4." in said
     assert bits(run) == bench.expected
 
@@ -103,7 +103,7 @@ def test_damaged_checkpoint_that_was_the_best(bench: Bench) -> None:
     flip(bench.place / "best-newest" / "checkpoints" / kept.step_name(8) / "model.safetensors")
     code, said = bench.ends("best-newest", at_step(7, signal.SIGTERM))
     assert (code, "The best checkpoint" in said) == (130, False)
-    assert f"{kept.step_name(8)} is damaged and passed over" in said
+    assert f"{kept.step_name(8)} is damaged and skipped" in said
     assert bench.same("best-newest")
 
 
@@ -165,7 +165,7 @@ def test_disk_full(bench: Bench, number: int) -> None:
     assert (code, said.count("Error: "), "Traceback" in said) == (2, 1, False), said
     assert re.search(r"RunError: .* cannot be written", said)
     assert "  Got [Errno 28] No space left on device." in said
-    assert "  Try more room on the disk" in said
+    assert "  Try freeing disk space" in said
     assert finite(max((run / "checkpoints").glob("step-*")))
     assert bench.same(run.name)
 

@@ -1,6 +1,6 @@
-"""The service keeps to its own OpenAPI document: schemathesis makes requests of it, good and bad ones.
+"""The service conforms to its OpenAPI document: schemathesis generates valid and invalid requests from it.
 
-By its command line, for its plugin for pytest does not know pytest 9.
+It runs from the command line, because its pytest plugin does not support pytest 9.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ import sys
 from pathlib import Path
 
 from tests.conftest import ROOT
-from tests.contract.serving import Served, write_weights
+from tests.contract.serving import ServerProcess, write_weights
 
-# 413 is a refusal as well: more pictures than a form may hold are too much content.
-REFUSALS = [400, 401, 403, 404, 405, 406, 409, 413, 415, 422, 428, 429]
+# 413 is a rejection as well: for more images than a form may hold.
+REJECTIONS = [400, 401, 403, 404, 405, 406, 409, 413, 415, 422, 428, 429]
 SETTINGS = f"""
 seed = 1
 [checks.negative_data_rejection]
-expected-statuses = {REFUSALS}
+expected-statuses = {REJECTIONS}
 """
 
 
-def test_it_is_as_it_says(tmp_path: Path) -> None:
-    served = Served(tmp_path, weights=write_weights(tmp_path))
+def test_the_service_conforms_to_its_schema(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, weights=write_weights(tmp_path))
     try:
-        assert served.post(b"", "/v1/explain").status == 400
+        assert server.post(b"", "/v1/explain").status == 400
         (tmp_path / "settings.toml").write_text(SETTINGS)
-        words = ["--config-file", str(tmp_path / "settings.toml"), "run", f"{served.told['address']}/openapi.json"]
+        words = ["--config-file", str(tmp_path / "settings.toml"), "run", f"{server.startup['address']}/openapi.json"]
         words += ["--checks", "all", "--max-examples", "25", "--no-color"]
         done = subprocess.run(
             [sys.executable, "-m", "schemathesis.cli", *words],
@@ -41,6 +41,6 @@ def test_it_is_as_it_says(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         assert "Tested: 6" in done.stdout
     finally:
-        code = served.stop()
+        code = server.stop()
     assert code == 0
-    assert {line["event"] for line in served.lines()} == {"ready", "request", "draining", "stopped"}
+    assert {line["event"] for line in server.log_lines()} == {"ready", "request", "draining", "stopped"}

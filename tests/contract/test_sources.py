@@ -1,4 +1,4 @@
-"""Every source: the same pictures, splits and classes from every layout; little memory; data sets known by name."""
+"""Every source gives the same images, splits and classes, with little memory; known datasets are found by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ import pytest
 from pyarrow import parquet
 
 from tests.contract import layouts
-from tests.contract.layouts import LAYOUTS, NAMES, NUMBERS, Layout, digests, expected, samples, seen
+from tests.contract.layouts import LAYOUTS, NAMES, NUMBERS, Layout, contents, digests, expected, samples
 from vitrail import plug
 from vitrail.data import known
 from vitrail.data.find import SOURCES, open_data
@@ -41,8 +41,8 @@ def layout(request: pytest.FixtureRequest) -> Layout:
 
 
 @pytest.fixture(autouse=True)
-def _apart(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing is kept in the user's own cache, and `datasets` draws no bars."""
+def _isolate(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Stay out of the user's cache, and silence the progress bars of `datasets`."""
     monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path_factory.mktemp("cache")))
     datasets.disable_progress_bars()
     yield
@@ -50,104 +50,106 @@ def _apart(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 
 
 def size_of(layout: Layout) -> dict[str, int]:
-    return {key: side for key, side in layout.form.items() if key in ("rows", "columns")}
+    return {key: side for key, side in layout.options.items() if key in ("rows", "columns")}
 
 
 def test_every_source_has_a_layout_here() -> None:
     assert {layout.source for layout in LAYOUTS.values()} | {"digits"} == set(plug.entries(SOURCES))
 
 
-def test_every_layout_gives_the_same(layout: Layout, tmp_path: Path) -> None:
-    made = samples(**layout.form)
-    source = open_data(layout.write(tmp_path, made))
-    assert source.classes == layout.form.get("names", NAMES)
-    assert source.split_names == layout.form.get("splits", ("train", "val", "test"))
-    assert seen(source, **size_of(layout)) == expected(made)
-    assert digests(source, **size_of(layout)) == [pixels for _, _, pixels in expected(made)]
-    assert [picture.index for picture in source] == list(range(len(made)))
-    assert len(source) == len({picture.name for picture in source}) == len(made)
-    assert source.aside == ()
+def test_every_layout_gives_the_same_data(layout: Layout, tmp_path: Path) -> None:
+    dataset = samples(**layout.options)
+    source = open_data(layout.write(tmp_path, dataset))
+    assert source.classes == layout.options.get("names", NAMES)
+    assert source.split_names == layout.options.get("splits", ("train", "val", "test"))
+    assert contents(source, **size_of(layout)) == expected(dataset)
+    assert digests(source, **size_of(layout)) == [pixels for _, _, pixels in expected(dataset)]
+    assert [item.index for item in source] == list(range(len(dataset)))
+    assert len(source) == len({item.name for item in source}) == len(dataset)
+    assert source.findings == ()
 
 
-def test_each_layout_is_claimed_by_its_source_alone(layout: Layout, tmp_path: Path) -> None:
-    """Any folder is claimed by `folder` too, which is why the finder asks it last."""
-    word = layout.write(tmp_path, samples(**layout.form))
-    claims = {name for name in plug.entries(SOURCES) if plug.load(SOURCES, name).recognise(word)}
-    assert claims == {layout.source} | ({"folder"} if Path(word).is_dir() else set())
-    assert not plug.load(SOURCES, "digits").recognise(word)
+def test_each_layout_is_recognised_only_by_its_source(layout: Layout, tmp_path: Path) -> None:
+    """`folder` recognises any folder too, which is why it is tried last."""
+    location = layout.write(tmp_path, samples(**layout.options))
+    recognised = {name for name in plug.entries(SOURCES) if plug.load(SOURCES, name).recognise(location)}
+    assert recognised == {layout.source} | ({"folder"} if Path(location).is_dir() else set())
+    assert not plug.load(SOURCES, "digits").recognise(location)
 
 
 def test_a_class_missing_from_a_split_shifts_nothing(layout: Layout, tmp_path: Path) -> None:
-    made = samples(**layout.form)
-    source = open_data(layout.write(tmp_path, made))
+    dataset = samples(**layout.options)
+    source = open_data(layout.write(tmp_path, dataset))
     for split in source.split_names:
         part = source.split(split)
         assert part.classes == source.classes
-        labels = [part.classes[label] for picture in part for label in picture.labels]
-        assert labels == [each.label for each in made if each.split == split]
+        labels = [part.classes[label] for item in part for label in item.labels]
+        assert labels == [each.label for each in dataset if each.split == split]
     with pytest.raises(DataError, match=r"no split 'dev'"):
         source.split("dev")
 
 
 def test_numeric_classes_sort_as_numbers(layout: Layout, tmp_path: Path) -> None:
-    made = samples(**{**layout.form, "names": NUMBERS})
-    source = open_data(layout.write(tmp_path, made))
+    dataset = samples(**{**layout.options, "names": NUMBERS})
+    source = open_data(layout.write(tmp_path, dataset))
     assert source.classes == ("2", "7", "10")
-    assert sorted(seen(source, **size_of(layout))) == sorted(expected(made))
+    assert sorted(contents(source, **size_of(layout))) == sorted(expected(dataset))
 
 
 @pytest.mark.parametrize("kind", ["saved", "hub folder"])
 def test_splits_that_number_their_classes_differently(kind: str, tmp_path: Path) -> None:
-    """Bound by name or refused, but never shifted."""
+    """Labels are matched by name or refused, but never shifted."""
     parts = layouts.split_up(samples())
-    sets = {split: layouts.hub_set(part, dict.fromkeys(each.label for each in part)) for split, part in parts.items()}
+    sets = {
+        split: layouts.build_dataset(part, dict.fromkeys(each.label for each in part)) for split, part in parts.items()
+    }
     if kind == "saved":
         datasets.DatasetDict(sets).save_to_disk(tmp_path)
     else:
         for split, rows in sets.items():
             rows.to_parquet(tmp_path / f"{split}-00000-of-00001.parquet")
     with contextlib.suppress(DataError):
-        assert seen(open_data(tmp_path)) == expected(samples())
+        assert contents(open_data(tmp_path)) == expected(samples())
 
 
 @pytest.mark.parametrize(
-    "word", ["train-{000000..000002}.tar", "train-*.tar", "memory://set/train-{000000..000002}.tar"]
+    "location", ["train-{000000..000002}.tar", "train-*.tar", "memory://set/train-{000000..000002}.tar"]
 )
-def test_shards_by_pattern_and_address(word: str, tmp_path: Path) -> None:
-    made = samples(splits=("train",))
-    layouts.write_shards(tmp_path, made)
+def test_shards_by_pattern_and_url(location: str, tmp_path: Path) -> None:
+    dataset = samples(splits=("train",))
+    layouts.write_shards(tmp_path, dataset)
     memory = fsspec.filesystem("memory")
     try:
         for path in tmp_path.iterdir():
             memory.pipe(f"/set/{path.name}", path.read_bytes())
-        source = open_data(word if "://" in word else tmp_path / word)
+        source = open_data(location if "://" in location else tmp_path / location)
         assert source.classes == NAMES
-        assert seen(source) == expected(made)
+        assert contents(source) == expected(dataset)
     finally:
         memory.rm("/set", recursive=True)
 
 
-SEVERAL = [["cat", "dog"], ["Äpfel"], [], ["dog", "cat", "Äpfel"]]
+MULTI_LABEL = [["cat", "dog"], ["Äpfel"], [], ["dog", "cat", "Äpfel"]]
 
 
-def write_several(kind: str, root: Path) -> Path:
-    made = samples()[:4]
-    layouts.write_folder(root, made)
-    paths = [each.name for each in made]
+def write_multi_label(kind: str, root: Path) -> Path:
+    dataset = samples()[:4]
+    layouts.write_folder(root, dataset)
+    paths = [each.name for each in dataset]
     joined = ["cat;dog", "Äpfel", "", "dog | cat|Äpfel"]
     if kind.startswith("csv"):
-        head = "path, labels" if "space" in kind else "path,labels"
+        header = "path, labels" if "space" in kind else "path,labels"
         lines = [f"{path},{labels}" for path, labels in zip(paths, joined, strict=True)]
-        (root / "set.csv").write_text("\n".join([head, *lines]), encoding="utf-8")
+        (root / "set.csv").write_text("\n".join([header, *lines]), encoding="utf-8")
         return root / "set.csv"
     names = [*reversed(NAMES)]
     column = {
-        "parquet list": pa.array(SEVERAL),
-        "parquet large list": pa.array(SEVERAL, pa.large_list(pa.large_string())),
+        "parquet list": pa.array(MULTI_LABEL),
+        "parquet large list": pa.array(MULTI_LABEL, pa.large_list(pa.large_string())),
         "parquet text": pa.array(joined),
         "parquet large text": pa.array(joined, pa.large_string()),
         "parquet dictionary": pa.array(joined).dictionary_encode(),
-        "parquet numbers": pa.array([[names.index(name) for name in row] for row in SEVERAL]),
+        "parquet numbers": pa.array([[names.index(name) for name in row] for row in MULTI_LABEL]),
     }[kind]
     table = pa.table({"path": paths, "labels": column})
     if kind == "parquet numbers":
@@ -161,7 +163,7 @@ def write_several(kind: str, root: Path) -> Path:
     "kind",
     [
         "csv",
-        "csv with a space in the head",
+        "csv with a space in the header",
         "parquet list",
         "parquet large list",
         "parquet text",
@@ -170,12 +172,12 @@ def write_several(kind: str, root: Path) -> Path:
         "parquet numbers",
     ],
 )
-def test_several_labels_a_picture(kind: str, tmp_path: Path) -> None:
-    table = open_data(write_several(kind, tmp_path))
+def test_several_labels_per_image(kind: str, tmp_path: Path) -> None:
+    table = open_data(write_multi_label(kind, tmp_path))
     assert table.classes == NAMES
-    assert [list(table.label_names(row)) for row in range(4)] == SEVERAL
+    assert [list(table.label_names(row)) for row in range(4)] == MULTI_LABEL
     some = table.only([3, 2, 0])
-    assert [list(some.label_names(row)) for row in range(3)] == [SEVERAL[3], SEVERAL[2], SEVERAL[0]]
+    assert [list(some.label_names(row)) for row in range(3)] == [MULTI_LABEL[3], MULTI_LABEL[2], MULTI_LABEL[0]]
 
 
 CSV_MEMORY = """
@@ -193,12 +195,12 @@ print(len(table), total, (psutil.Process().memory_info().rss - before) / 2**20)
 def test_a_million_rows_take_little_memory(tmp_path: Path) -> None:
     with (tmp_path / "set.csv").open("w") as file:
         file.write("path,label,split\n")
-        file.writelines(f"pictures/{row % 1000:04d}/{row:09d}.jpg,{row % 1000},train\n" for row in range(10**6))
+        file.writelines(f"images/{row % 1000:04d}/{row:09d}.jpg,{row % 1000},train\n" for row in range(10**6))
     command = [sys.executable, "-c", CSV_MEMORY, str(tmp_path / "set.csv")]
-    words = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.split()
-    assert [int(word) for word in words[:2]] == [10**6, 499_500_000]
-    print(f"a million rows of CSV take {float(words[2]):.0f} MiB")
-    assert float(words[2]) < 400
+    fields = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.split()
+    assert [int(field) for field in fields[:2]] == [10**6, 499_500_000]
+    print(f"a million rows of CSV take {float(fields[2]):.0f} MiB")
+    assert float(fields[2]) < 400
 
 
 def test_ten_times_the_shards_take_the_same_memory(tmp_path: Path) -> None:
@@ -211,30 +213,30 @@ def test_ten_times_the_shards_take_the_same_memory(tmp_path: Path) -> None:
         for shard in range(num):
             os.link(tmp_path / "one.tar", tmp_path / str(num) / f"{shard:06d}.tar")
         tracemalloc.start()
-        assert sum(len(picture.content()) for picture in open_data(tmp_path / str(num))) == num * 10 * 50_000
+        assert sum(len(item.content()) for item in open_data(tmp_path / str(num))) == num * 10 * 50_000
         peaks[num] = tracemalloc.get_traced_memory()[1] / 2**20
         tracemalloc.stop()
     print(f"peaks: {peaks[20]:.2f} MiB for 20 shards, {peaks[200]:.2f} MiB for 200")
     assert peaks[200] < peaks[20] + 2
 
 
-def test_a_parquet_is_held_by_few_groups_of_rows(tmp_path: Path) -> None:
+def test_only_a_few_row_groups_of_a_parquet_file_are_in_memory(tmp_path: Path) -> None:
     content = np.random.default_rng(0).bytes(2**20)
     parquet.write_table(
         pa.table({"image": [content] * 40, "label": ["cat"] * 40}), tmp_path / "a.parquet", row_group_size=1
     )
     source, before = open_data(tmp_path / "a.parquet"), pa.total_allocated_bytes()
-    for picture in source:
-        assert len(picture.content()) == 2**20
-        for _ in range(500):  # Arrow's own threads let go of what they read a little later
+    for item in source:
+        assert len(item.content()) == 2**20
+        for _ in range(500):  # Arrow's own threads free their memory a little later
             if pa.total_allocated_bytes() - before < 8 * 2**20:
                 break
             time.sleep(0.01)
         else:
-            pytest.fail(f"{pa.total_allocated_bytes() - before:,} bytes are held")
+            pytest.fail(f"{pa.total_allocated_bytes() - before:,} bytes are in memory")
 
 
-def test_digits_come_along() -> None:
+def test_digits_are_built_in() -> None:
     digits = open_data("digits")
     assert (len(digits), digits.classes, digits.split_names) == (1797, tuple("0123456789"), ("train", "test"))
     first = digits[0].content()
@@ -245,19 +247,19 @@ def test_digits_come_along() -> None:
 
 @pytest.mark.data
 @pytest.mark.parametrize(
-    ("word", "num", "num_classes"),
+    ("name", "num", "num_classes"),
     [("mnist", 12_000, 10), ("cifar10", 12_000, 10), ("CIFAR10", 12_000, 10), ("oxford-pets", 1_480, 37)],
 )
-def test_names_are_found_in_the_data_folder(
-    word: str, num: int, num_classes: int, data_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_names_are_found_in_the_data_dir(
+    name: str, num: int, num_classes: int, data_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path))
-    source = open_data(word, data_dir=data_dir)
+    source = open_data(name, data_dir=data_dir)
     assert (len(source), len(source.classes)) == (num, num_classes)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_debians_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debians_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known, "DEBIAN", tmp_path)
     (tmp_path / "fashion-mnist").mkdir()
     layouts.write_idx(tmp_path / "fashion-mnist", samples(("0", "2", "9"), grey=True), ".gz")
@@ -267,7 +269,7 @@ def test_debians_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Answer(SimpleHTTPRequestHandler):
-    """Serves files without a word, and something that is no HTTP below /nonsense."""
+    """Serves files silently, and something that is not HTTP below /nonsense."""
 
     def do_GET(self) -> None:
         if self.path.startswith("/nonsense"):
@@ -276,7 +278,7 @@ class Answer(SimpleHTTPRequestHandler):
         else:
             super().do_GET()
 
-    def log_message(self, *words: Any) -> None:
+    def log_message(self, *args: Any) -> None:
         pass
 
 
@@ -285,7 +287,7 @@ Publish = Callable[..., str]
 
 @pytest.fixture
 def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Publish]:
-    """Puts files on a server of this machine, and its address and their sums into the table of known names."""
+    """Serves files locally, and puts their URL and checksums into the table of known datasets."""
     served, cache = tmp_path / "served", tmp_path / "cache"
     served.mkdir()
     monkeypatch.setenv("VITRAIL_CACHE", str(cache))
@@ -307,36 +309,36 @@ def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Publish
         yield put
         server.shutdown()
         thread.join()
-    gc.collect()  # a connection left open is told here, not in a later test
+    gc.collect()  # a connection left open is reported here, not in a later test
 
 
-TWO = {"splits": ("train", "test")}
-OFFERED: dict[str, dict[str, Any]] = {
-    "mnist": {**TWO, "grey": True, "names": NUMBERS},
+TRAIN_TEST = {"splits": ("train", "test")}
+DOWNLOADS: dict[str, dict[str, Any]] = {
+    "mnist": {**TRAIN_TEST, "grey": True, "names": NUMBERS},
     "cifar10": layouts.SMALL,
     "imagenette": {"splits": ("train", "val")},
-    "oxford-pets": {**TWO, "names": ("British_Shorthair", "pug", "Äpfel")},
+    "oxford-pets": {**TRAIN_TEST, "names": ("British_Shorthair", "pug", "Äpfel")},
     "flowers102": {"names": NUMBERS},
 }
 
 
-@pytest.mark.parametrize("name", OFFERED)
+@pytest.mark.parametrize("name", DOWNLOADS)
 def test_downloads(name: str, publish: Publish, tmp_path: Path) -> None:
-    made = samples(**OFFERED[name])
-    (tmp_path / "made").mkdir()
-    publish(name, layouts.offered_files(name, tmp_path / "made", made))
-    size = size_of(Layout("", layouts.write_folder, OFFERED[name]))
-    assert seen(open_data(name), **size) == expected(made)
+    dataset = samples(**DOWNLOADS[name])
+    (tmp_path / "files").mkdir()
+    publish(name, layouts.download_files(name, tmp_path / "files", dataset))
+    size = size_of(Layout("", layouts.write_folder, DOWNLOADS[name]))
+    assert contents(open_data(name), **size) == expected(dataset)
     assert [path.name for path in (tmp_path / "cache" / "data").iterdir()] == [name]
     for path in (tmp_path / "served").iterdir():
         path.unlink()
-    assert seen(open_data(name), **size) == expected(made)  # from the cache, for nothing is served any more
+    assert contents(open_data(name), **size) == expected(dataset)  # from the cache: nothing is served any more
 
 
-def test_a_wrong_sum_is_refused(publish: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_checksum_is_refused(publish: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = publish("cifar10", {"cifar-10-binary.tar.gz": b"right"})
     (tmp_path / "served" / "cifar-10-binary.tar.gz").write_bytes(b"wrong")
-    with pytest.raises(DataError, match=r"is not what it should be(.|\n)*MD5 sum"):
+    with pytest.raises(DataError, match=r"has the wrong checksum(.|\n)*MD5"):
         open_data(name)
     assert list((tmp_path / "cache" / "data").iterdir()) == []
 
@@ -346,8 +348,8 @@ def test_without_a_network(base: str, publish: Publish, tmp_path: Path) -> None:
     name = publish("cifar10", {"cifar-10-binary.tar.gz": b""}, base)
     with pytest.raises(DataError, match=r"cifar10 is not on this machine(.|\n)*cifar-10-binary\.tar\.gz") as caught:
         open_data(name, data_dir=tmp_path / "mine")
-    for place in ("mine", "debian", "cache/data"):
-        assert str(tmp_path / place) in caught.value.got
+    for folder in ("mine", "debian", "cache/data"):
+        assert str(tmp_path / folder) in caught.value.got
     assert list((tmp_path / "cache" / "data").iterdir()) == []
 
 
@@ -358,7 +360,7 @@ def test_a_cache_that_cannot_be_written(publish: Publish, tmp_path: Path) -> Non
         open_data(name)
 
 
-def test_an_archive_cannot_lead_out(publish: Publish, tmp_path: Path) -> None:
+def test_an_archive_cannot_escape(publish: Publish, tmp_path: Path) -> None:
     layouts.write_tar(tmp_path / "bad.tgz", [("cifar-10-batches-bin/a.bin", b""), ("../../x", b"out")], "w:gz")
     name = publish("cifar10", {"cifar-10-binary.tar.gz": (tmp_path / "bad.tgz").read_bytes()})
     before = sorted(tmp_path.rglob("*"))
@@ -367,8 +369,8 @@ def test_an_archive_cannot_lead_out(publish: Publish, tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / "cache", tmp_path / "cache" / "data"])
 
 
-@pytest.mark.parametrize(("word", "near"), [("mnits", "mnist"), ("cifar", "cifar10"), ("pets", "oxford-pets")])
-def test_an_unknown_name_lists_the_nearest(word: str, near: str) -> None:
+@pytest.mark.parametrize(("name", "near"), [("mnits", "mnist"), ("cifar", "cifar10"), ("pets", "oxford-pets")])
+def test_an_unknown_name_lists_the_nearest(name: str, near: str) -> None:
     with pytest.raises(UnknownNameError, match=near) as caught:
-        open_data(word)
+        open_data(name)
     assert "a path that exists" in caught.value.hint

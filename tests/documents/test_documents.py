@@ -1,4 +1,4 @@
-"""The documents tell the truth: every command shown runs, every verb, field and error is there."""
+"""The documentation is correct: every command shown runs; every verb, field and error is documented."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from vitrail.data.transform import Preprocess
 from vitrail.errors import VitrailError
 
 PAGES = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md"))
-MINUTES = "0.02"  # that a command of several gets here
+MINUTES = "0.02"  # replaces `--minutes` in the documents' commands
 DEIT, WEIGHTS = "deit_tiny_patch16_224", ("--weights", "model.safetensors")
 DOCS = "\n".join(page.read_text() for page in PAGES)
 
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the documents' examples find in the current folder: weights and photos."""
-    torch.set_num_threads(1)  # two workers, two cores
+    """Create the folder in which the documents' examples run, with weights and photos."""
+    torch.set_num_threads(1)  # two workers on two cores
     folder = tmp_path_factory.mktemp("workplace")
     save_weights(fill(create_model("deit_tiny_patch16_224")), folder / "model.safetensors")
     for number, name in enumerate(["tench", "n01443537", "2"]):
@@ -59,7 +59,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The command line, as a user would call it."""
+    """Run the command line as a user would."""
     return subprocess.run(
         [sys.executable, "-W", "error", "-m", "vitrail", *words],
         capture_output=True,
@@ -84,14 +84,14 @@ FIRST = {
     for line in reversed(commands(page))
     if line.startswith("vitrail ")
 }
-"""Where each verb is shown first."""
+"""The page and line where each verb appears first."""
 ADDRESS = "http://127.0.0.1:8000"
-"""Where the documents' service is; here it is wherever a port is free."""
+"""The service's address in the documents; the tests use any free port."""
 
 
 @contextmanager
 def served(line: str | None, cwd: Path) -> Iterator[str]:
-    """The address of the service that a command starts, if there is one; at the end it is stopped."""
+    """Start the service with a command, if any; yield its address, and stop it at the end."""
     if line is None:
         yield ADDRESS
         return
@@ -104,16 +104,16 @@ def served(line: str | None, cwd: Path) -> Iterator[str]:
 
 
 def curl(line: str, address: str, cwd: Path) -> None:
-    """A request as the documents show it, answered as they say."""
-    told = [*shlex.split(line.replace(ADDRESS, address)), "--fail-with-body"]
-    done = subprocess.run(told, capture_output=True, text=True, check=False, cwd=cwd)
+    """Send a request as the documents show it."""
+    words = [*shlex.split(line.replace(ADDRESS, address)), "--fail-with-body"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=cwd)
     assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
-    if "/v1/" in line and "-o" not in told:
+    if "/v1/" in line and "-o" not in words:
         json.loads(done.stdout)
 
 
-def hurried(words: list[str]) -> list[str]:
-    """The same command with less to do: fewer minutes, and smaller batches to try learning rates on."""
+def shortened(words: list[str]) -> list[str]:
+    """Return the command with less to do: fewer minutes, and smaller batches for the learning-rate finder."""
     less = [MINUTES if before == "--minutes" else word for before, word in zip(["", *words], words, strict=False)]
     return [*less, "batch_size=16"] if "--find-lr" in words else less
 
@@ -131,9 +131,9 @@ def test_every_command_shown_runs(page: Path, workplace: Path, forge: Forge) -> 
             if words[1] == "serve":
                 address = stack.enter_context(served(line, workplace))
                 continue
-            # Each verb once as a user starts it. The others in forks: importing torch for each would take minutes.
-            tell = run if FIRST[words[1]] == (page, line) else forge.told
-            done = tell(*hurried(words[1:]), cwd=workplace)
+            # Each verb runs once in a process of its own, then in forks: importing torch each time takes minutes.
+            start = run if FIRST[words[1]] == (page, line) else forge.told
+            done = start(*shortened(words[1:]), cwd=workplace)
             assert done.returncode == 0, f"{line}\n{done.stderr}"
             if "--json" in words:
                 json.loads(done.stdout)
@@ -143,12 +143,12 @@ def test_every_command_shown_runs(page: Path, workplace: Path, forge: Forge) -> 
 def test_every_python_example_runs(page: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(workplace)
     names: dict[str, object] = {}
-    asked = any(ADDRESS in block for block in blocks(page, "python"))
-    line = next(line for line in commands(page) if line.startswith("vitrail serve ")) if asked else None
+    needs_service = any(ADDRESS in block for block in blocks(page, "python"))
+    line = next(line for line in commands(page) if line.startswith("vitrail serve ")) if needs_service else None
     with served(line, workplace) as address:
         for block in blocks(page, "python"):
-            few = re.sub(r"\bsteps=\d{2,}", "steps=5", block)  # no example claims what it has learned
-            exec(compile(few.replace(ADDRESS, address), page.name, "exec"), names)
+            short = re.sub(r"\bsteps=\d{2,}", "steps=5", block)  # no example depends on what it has learned
+            exec(compile(short.replace(ADDRESS, address), page.name, "exec"), names)
 
 
 def test_the_readmes_two_commands() -> None:
@@ -160,7 +160,7 @@ def test_the_readmes_two_commands() -> None:
 @pytest.mark.parametrize("verb", plug.entries("vitrail.cli"))
 def test_every_verb_is_documented_and_has_help(verb: str, workplace: Path) -> None:
     assert f"## vitrail {verb}" in DOCS
-    assert verb in FIRST, "shown, so run in a process of its own above"
+    assert verb in FIRST, "no example, so the test above does not run it in a process of its own"
     done = run(verb, "--help", cwd=workplace)
     assert done.returncode == 0
     assert "--json" in done.stdout
@@ -196,7 +196,7 @@ def test_every_error_is_documented() -> None:
             assert name in DOCS
 
 
-def test_every_dependency_has_its_reason() -> None:
+def test_every_dependency_has_a_reason() -> None:
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -207,7 +207,7 @@ def test_every_dependency_has_its_reason() -> None:
         assert re.search(rf"^\| ([a-z]+, )?{re.split('[<>=]', dependency)[0]}\b", page, re.MULTILINE), dependency
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_work() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
@@ -227,16 +227,16 @@ def test_no_torch_for_help(workplace: Path) -> None:
         (["models", "nonsense"], "UnknownNameError: no model has this name"),
         (["convert", "nowhere.pth", "--to", "hf", "--out", "x"], "WeightsError: there is no file"),
         (["convert", "model.safetensors", "--to", "keras", "--out", "x"], "UnknownNameError: no format has this name"),
-        (["convert", "model.safetensors", "--to", "hf", "--out", "x.npz"], "WeightsError: the hf format is not kept"),
+        (["convert", "model.safetensors", "--to", "hf", "--out", "x.npz"], "WeightsError: the hf format does not use"),
         (["convert", "model.safetensors", "--to", "hf", "--out", "no/where.bin"], "WeightsError: there is no folder"),
-        (["convert", "model.safetensors", "--to", "hf", "--out", "model.safetensors"], "would lie over its source"),
-        (["convert", "model.safetensors", "--to", "hf", "--out", "x", "--model", "B_16"], "not those of B_16"),
+        (["convert", "model.safetensors", "--to", "hf", "--out", "model.safetensors"], "would overwrite its source"),
+        (["convert", "model.safetensors", "--to", "hf", "--out", "x", "--model", "B_16"], "do not match B_16"),
         (
             ["evaluate", "deit_tiny_patch16_224", "nowhere", "--weights", "model.safetensors"],
             "UnknownNameError: no data has this name",
         ),
-        (["evaluate", "B_16", "photos", "--weights", "model.safetensors"], "not those of vit_base_patch16_224"),
-        (["evaluate", "B_16", "photos"], "WeightsError: B_16 has no weights by itself"),
+        (["evaluate", "B_16", "photos", "--weights", "model.safetensors"], "do not match vit_base_patch16_224"),
+        (["evaluate", "B_16", "photos"], "WeightsError: B_16 comes without weights"),
         (["evaluate", "B_16", "photos", "--weights", ""], "WeightsError: there is no file ''"),
         (["evaluate", "B_16", "", "--weights", "model.safetensors"], "DataError: the data has no name"),
         (["convert", "model.safetensors", "--to", "hf", "--out", "photos/2/a.jpg"], "a.jpg cannot be read or written"),
@@ -250,46 +250,46 @@ def test_no_torch_for_help(workplace: Path) -> None:
         (["train", "digits", "model.image_size=9"], "ShapeError: the patch must divide the image size"),
         (["train", "digits", "--recipe", "magic"], "UnknownNameError: no recipe has this name"),
         (["train", "digits", "--minutes", "-1"], "SpecError: minutes: input should be greater than 0"),
-        (["train", "digits", "--run", "photos"], "RunError: photos is no run and not empty"),
+        (["train", "digits", "--run", "photos"], "RunError: photos is not a run and not empty"),
         (["train", "digits", "--run", "/proc/run"], "RunError: /proc/run cannot be written"),
         (["train", "photos"], "DataError: each class needs 2 training pictures at least"),
         (["train", "pets", "--run", "pets/run"], "RunError: the run would lie inside the data"),
-        (["train", "pets", "--weights", "model.safetensors"], "may be of more than one model"),
+        (["train", "pets", "--weights", "model.safetensors"], "fits more than one model"),
         (["train", "pets", "--recipe", "probe"], "WeightsError: the recipe probe needs pretrained weights"),
-        (["train", "digits", "--model", "B_16", "--weights", "model.safetensors"], "not those of vit_base_patch16_224"),
-        (["evaluate", "photos", "pets"], "WeightsError: photos has no weights by itself"),
+        (["train", "digits", "--model", "B_16", "--weights", "model.safetensors"], "do not match vit_base_patch16_224"),
+        (["evaluate", "photos", "pets"], "WeightsError: photos comes without weights"),
         (["models", "--nonsense"], "No such option"),
         (["check", "photoz"], "UnknownNameError: no data has this name"),
         (["check", "photos/nowhere"], "DataError: there is nothing at photos/nowhere"),
-        (["check", "model.safetensors"], "DataError: model.safetensors is no data that Vitrail reads"),
-        (["check", "photos", "--sheet", "photos/x.html"], "DataError: the page would lie inside the data"),
+        (["check", "model.safetensors"], "DataError: model.safetensors is not data that Vitrail can read"),
+        (["check", "photos", "--sheet", "photos/x.html"], "DataError: the sheet must not be inside the data folder"),
         (["bench", "data", "digits"], "DataError: this workload reads a folder of pictures"),
         (["bench", "train", "photos"], "UnknownNameError: no workload has this name"),
         (["models", "vit_base_patch16_16000000000000"], "UnknownNameError: no model has this name"),
         (["convert", "model.safetensors", "--to", "hf", "--out", "x", "--image-size", "big"], "such as 160x288"),
         (["convert", "x" * 300 + ".bin", "--to", "hf", "--out", "x"], "File name too long"),
-        (["explain", "model.safetensors", "dog.jpg"], "may be of more than one model"),
+        (["explain", "model.safetensors", "dog.jpg"], "fits more than one model"),
         (["explain", DEIT, "nowhere.jpg", *WEIGHTS], "DataError: nowhere.jpg cannot be read"),
         (["explain", DEIT, "cut.jpg", *WEIGHTS], "DataError: cut.jpg"),
-        (["explain", DEIT, "empty", *WEIGHTS], "DataError: there are no pictures in empty"),
+        (["explain", DEIT, "empty", *WEIGHTS], "DataError: there are no images in empty"),
         (["explain", DEIT, "dog.jpg", "--class", "dragon", *WEIGHTS], "UnknownNameError: no class has this name"),
         (["explain", DEIT, "dog.jpg", "--method", "magic", *WEIGHTS], "UnknownNameError: no method has this name"),
-        (["explain", DEIT, "dog.jpg", "--out", "cut.jpg", *WEIGHTS], "InspectionError: cut.jpg is no folder"),
-        (["explain", "B_16", "dog.jpg"], "WeightsError: B_16 has no weights by itself"),
+        (["explain", DEIT, "dog.jpg", "--out", "cut.jpg", *WEIGHTS], "InspectionError: cut.jpg is not a folder"),
+        (["explain", "B_16", "dog.jpg"], "WeightsError: B_16 comes without weights"),
         (["explain", "runs/nothing", "dog.jpg"], "WeightsError: there is nothing at runs/nothing"),
-        (["explain", DEIT, "*.gif", *WEIGHTS], "DataError: no file is called like *.gif"),
+        (["explain", DEIT, "*.gif", *WEIGHTS], "DataError: no file matches *.gif"),
         (["explain", "dog.jpg", "dog.jpg"], "WeightsError: dog.jpg"),
-        (["predict", DEIT, "empty", *WEIGHTS], "DataError: there are no pictures in empty"),
-        (["predict", DEIT, "dog.jpg", "--copy-to", "cut.jpg", *WEIGHTS], "RunError: cut.jpg is no folder"),
-        (["predict", DEIT, "photos", "--copy-to", "photos/x", *WEIGHTS], "RunError: the copies would lie among"),
+        (["predict", DEIT, "empty", *WEIGHTS], "DataError: there are no images in empty"),
+        (["predict", DEIT, "dog.jpg", "--copy-to", "cut.jpg", *WEIGHTS], "RunError: cut.jpg is not a folder"),
+        (["predict", DEIT, "photos", "--copy-to", "photos/x", *WEIGHTS], "RunError: the copies would end up among"),
         (["predict", "runs/nothing", "dog.jpg"], "WeightsError: there is nothing at runs/nothing"),
-        (["predict", DEIT, "*.gif", *WEIGHTS], "DataError: no file is called like *.gif"),
-        (["compare", "photos", "pets"], "RunError: photos holds no account of a run"),
-        (["compare", "photos"], "RunError: a comparison needs two runs at least"),
-        (["train", "pets", "--folds", "1"], "DataError: folds are two at least"),
-        (["train", "pets", "--folds", "21"], "DataError: each class needs as many pictures as there are folds"),
+        (["predict", DEIT, "*.gif", *WEIGHTS], "DataError: no file matches *.gif"),
+        (["compare", "photos", "pets"], "RunError: photos is not a finished run"),
+        (["compare", "photos"], "RunError: a comparison needs at least two runs"),
+        (["train", "pets", "--folds", "1"], "DataError: at least two folds are needed"),
+        (["train", "pets", "--folds", "21"], "DataError: each class needs at least as many images as there are folds"),
         (["figures", DEIT, "--only", "magic", *WEIGHTS], "UnknownNameError: no figure has this name"),
-        (["figures", DEIT, "--only", "distance", *WEIGHTS], "cannot be seen without pictures"),
+        (["figures", DEIT, "--only", "distance", *WEIGHTS], "cannot be computed without images"),
         (["figures", DEIT, "nowhere", *WEIGHTS], "UnknownNameError: no data has this name"),
     ],
 )
@@ -301,17 +301,17 @@ def test_wrong_input_is_one_message_and_exit_code_two(
     before = sorted(workplace.rglob("*"))
     monkeypatch.chdir(workplace)
     monkeypatch.setattr(sys, "argv", ["vitrail", *words])
-    with pytest.raises(SystemExit) as stopped:  # in this process: importing torch for each would take minutes
+    with pytest.raises(SystemExit) as stopped:  # in this process: importing torch each time would take minutes
         entry.main()
     assert stopped.value.code == 2
-    said = capfd.readouterr()
-    assert message in said.err
-    assert "Traceback" not in said.err
-    assert said.out == ""
+    output = capfd.readouterr()
+    assert message in output.err
+    assert "Traceback" not in output.err
+    assert output.out == ""
     assert sorted(workplace.rglob("*")) == before
 
 
-def test_a_fault_is_told_by_the_process(workplace: Path) -> None:
+def test_an_error_reaches_the_exit_code_of_the_process(workplace: Path) -> None:
     done = run("models", "nonsense", cwd=workplace)
     assert (done.returncode, done.stdout) == (2, "")
     assert "UnknownNameError: no model has this name" in done.stderr
@@ -326,19 +326,19 @@ def test_json_documents_keep_their_keys(workplace: Path) -> None:
     assert document["n"] == 3
 
 
-def test_quiet_is_quiet(workplace: Path) -> None:
+def test_quiet_prints_nothing_on_standard_error(workplace: Path) -> None:
     words = ["evaluate", "deit_tiny_patch16_224", "photos", "--weights", "model.safetensors", "--quiet"]
     assert run(*words, cwd=workplace).stderr == ""
 
 
-def test_a_reader_that_stops_reading_is_no_fault(workplace: Path) -> None:
+def test_a_closed_pipe_is_not_an_error(workplace: Path) -> None:
     command = f"{sys.executable} -m vitrail models --json | head -n 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, cwd=workplace)
     assert done.stdout.splitlines()[-1] in ("0", "141")
     assert done.stderr == ""
 
 
-def test_a_full_disk_is_told(workplace: Path) -> None:
+def test_a_full_disk_is_reported(workplace: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
     with Path("/dev/full").open("w") as full:

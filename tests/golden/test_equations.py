@@ -1,4 +1,4 @@
-"""Equations 1 to 4 of "An Image is Worth 16x16 Words", transcribed in plain NumPy, against the model."""
+"""The model against equations 1 to 4 of "An Image is Worth 16x16 Words", transcribed in plain NumPy."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_equations(size: tuple[int, int]) -> None:
     assert np.abs(logits).max() > 0.1
 
 
-def test_sine_cosine_positions_are_the_decks_formula() -> None:
+def test_sine_cosine_positions_follow_the_formula() -> None:
     table = sincos_1d(50, 16)
     for position, i in [(0, 0), (1, 0), (7, 3), (49, 7)]:
         angle = position / 10000 ** (2 * i / 16)
@@ -78,10 +78,10 @@ def test_sine_cosine_positions_are_the_decks_formula() -> None:
         assert table[position, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-6)
 
 
-def test_sine_cosine_2d_knows_rows_from_columns() -> None:
+def test_sine_cosine_2d_separates_rows_and_columns() -> None:
     table = sincos_2d((3, 5), 16).view(3, 5, 16)
-    assert torch.equal(table[0, :, 8:], table[0, :1, 8:].expand(5, 8))  # the second half is the row's alone
-    assert torch.equal(table[:, 0, :8], table[:1, 0, :8].expand(3, 8))  # the first half is the column's alone
+    assert torch.equal(table[0, :, 8:], table[0, :1, 8:].expand(5, 8))  # the second half depends on the row only
+    assert torch.equal(table[:, 0, :8], table[:1, 0, :8].expand(3, 8))  # the first half depends on the column only
     assert len({tuple(cell) for cell in table.view(15, 16).tolist()}) == 15
     assert table[2, 3, 0].item() == pytest.approx(math.sin(3))
     assert table[2, 3, 8].item() == pytest.approx(math.sin(2))

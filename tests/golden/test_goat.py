@@ -1,7 +1,7 @@
-"""The worked example of the decks: what should "goat" be, in a sentence on sheep and in one on Messi?
+"""A worked example from lecture slides: what does "goat" mean next to sheep, and next to Messi?
 
-Queries, keys and values are the embeddings themselves, so the projections are set to the identity. The deck rounds
-its square root to 1.41 and computes on from printed numbers, hence a tolerance of a few hundredths on the scores and
+Queries, keys and values are the embeddings themselves, so the projections are set to the identity. The slides round
+the square root to 1.41 and continue with printed numbers, hence a tolerance of a few hundredths on the scores and
 of one hundredth on what follows.
 """
 
@@ -33,8 +33,8 @@ def identity(module: torch.nn.Module) -> torch.nn.Module:
     return module.eval()
 
 
-def ask(sentence: dict[str, list[float]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Scaled scores, weights and output for the query "goat" in a sentence."""
+def attend_from_goat(sentence: dict[str, list[float]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Compute scores, weights and output for the query "goat" in a sentence."""
     cross = identity(CrossAttention(width=2, heads=1))
     goat, words = tokens([sentence["goat"]]), tokens(list(sentence.values()))
     q, k, _ = cross.split(goat, words)
@@ -44,7 +44,7 @@ def ask(sentence: dict[str, list[float]]) -> tuple[torch.Tensor, torch.Tensor, t
 
 @torch.no_grad()
 def test_goat_among_sheep() -> None:
-    scores, weights, output = ask(SHEEP)
+    scores, weights, output = attend_from_goat(SHEEP)
     assert scores.tolist() == [5, 10, 0, 12.5, 12.5]
     assert (scores / 2**0.5).tolist() == pytest.approx([3.55, 7.08, 0, 8.85, 8.85], abs=0.015)
     assert weights.tolist() == pytest.approx([0.00, 0.08, 0.00, 0.46, 0.46], abs=0.005)
@@ -53,16 +53,16 @@ def test_goat_among_sheep() -> None:
 
 @torch.no_grad()
 def test_goat_with_messi() -> None:
-    """The deck prints weights 0.43 and 0.14 here, which its own scores do not give.
+    """The slides print weights 0.43 and 0.14 here, which do not follow from their own scores.
 
     The scores are those of the first sentence in another order, so the weights must be too: 0.46, 0.46 and 0.08. The
-    deck's output [1.08, 3.79] follows from its wrong weights; the right one mirrors that of the first sentence.
+    printed output [1.08, 3.79] follows from the wrong weights; the right one mirrors that of the first sentence.
     """
-    scores, weights, output = ask(MESSI)
+    scores, weights, output = attend_from_goat(MESSI)
     assert scores.tolist() == [12.5, 5, 12.5, 0, 10]
     assert (scores / 2**0.5).tolist() == pytest.approx([8.85, 3.55, 8.85, 0, 7.08], abs=0.015)
     assert weights.tolist() == pytest.approx([0.46, 0.00, 0.46, 0.00, 0.08], abs=0.005)
-    first = ask(SHEEP)
+    first = attend_from_goat(SHEEP)
     assert sorted(weights.tolist()) == pytest.approx(sorted(first[1].tolist()))
     assert output.tolist() == pytest.approx(first[2].flip(0).tolist())
     printed = torch.tensor([0.43, 0, 0.43, 0, 0.14])
@@ -72,9 +72,9 @@ def test_goat_with_messi() -> None:
 
 @torch.no_grad()
 def test_self_attention_table() -> None:
-    """The seven-by-seven table; in its last row the deck prints Messi's 0.80 under Ronaldo.
+    """The seven-by-seven table; in its last row the slides print Messi's 0.80 under Ronaldo.
 
-    Ronaldo's query [4, 2] meets Messi's key [6, 2] with 28 and its own with 20: a word need not look at itself most.
+    Ronaldo's query [4, 2] scores 28 with Messi's key [6, 2] and 20 with its own: a word need not attend to itself most.
     """
     attention = identity(Attention(width=2, heads=1))
     sentence = tokens(EMBEDDINGS)
@@ -103,7 +103,7 @@ def test_self_attention_table() -> None:
     assert attention(sentence)[0] == pytest.approx(weights @ v[0, 0], abs=1e-5)
 
 
-def test_causal_mask_of_the_decks() -> None:
+def test_causal_mask() -> None:
     """Equal scores under the lower triangle: each row is one over the number of words so far."""
     attention = Attention(width=2, heads=1, causal=True)
     with torch.no_grad():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from vitrail.weights.source import format_named
+from vitrail.weights.source import get_format
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
@@ -39,7 +39,7 @@ def assert_parity(
     (our_logits * direction).sum().backward()
     (their_logits * direction).sum().backward()
     theirs_named = {name: p.grad for name, p in theirs.named_parameters() if p.grad is not None}
-    translated = format_named(format_name).read(theirs_named)
+    translated = get_format(format_name).read(theirs_named)
     gradients = {name: p.grad for name, p in ours.named_parameters() if p.grad is not None}
     assert gradients.keys() == translated.keys()
     largest = max(gradient.abs().max().item() for gradient in translated.values())

@@ -1,4 +1,4 @@
-"""What files may hold besides plain pixels: orientation, CMYK, 16 bits, frames and palettes."""
+"""What files may contain besides plain pixels: orientation, CMYK, 16 bits, frames and palettes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from PIL import Image
 from vitrail.data.decode import decode_image
 from vitrail.data.transform import Preprocess
 
-# By the words of the EXIF standard: where the stored picture's first row and first column are in the one that is seen.
+# From the EXIF standard: where the stored first row and first column are in the upright image.
 STORED = {
-    1: lambda seen: seen,  # top, left
-    2: lambda seen: seen[:, ::-1],  # top, right
-    3: lambda seen: seen[::-1, ::-1],  # bottom, right
-    4: lambda seen: seen[::-1],  # bottom, left
-    5: lambda seen: seen.transpose(1, 0, 2),  # left, top
-    6: lambda seen: seen.transpose(1, 0, 2)[::-1],  # right, top
-    7: lambda seen: seen.transpose(1, 0, 2)[::-1, ::-1],  # right, bottom
-    8: lambda seen: seen.transpose(1, 0, 2)[:, ::-1],  # left, bottom
+    1: lambda upright: upright,  # top, left
+    2: lambda upright: upright[:, ::-1],  # top, right
+    3: lambda upright: upright[::-1, ::-1],  # bottom, right
+    4: lambda upright: upright[::-1],  # bottom, left
+    5: lambda upright: upright.transpose(1, 0, 2),  # left, top
+    6: lambda upright: upright.transpose(1, 0, 2)[::-1],  # right, top
+    7: lambda upright: upright.transpose(1, 0, 2)[::-1, ::-1],  # right, bottom
+    8: lambda upright: upright.transpose(1, 0, 2)[:, ::-1],  # left, bottom
 }
 BACK = {6: 8, 8: 6}  # all others undo themselves
 
@@ -62,9 +62,9 @@ def test_orientation(kind: str, orientation: int, mode: str) -> None:
 def test_orientation_of_jpegs(orientation: int, mode: str) -> None:
     stored = Image.fromarray(smooth())
     plain = decode_image(file_of(stored, "JPEG"), mode=mode)
-    turned = decode_image(file_of(stored, "JPEG", exif=exif_of(orientation)), mode=mode)
-    assert np.array_equal(turned, STORED[BACK.get(orientation, orientation)](plain))
-    assert turned.flags.c_contiguous
+    decoded = decode_image(file_of(stored, "JPEG", exif=exif_of(orientation)), mode=mode)
+    assert np.array_equal(decoded, STORED[BACK.get(orientation, orientation)](plain))
+    assert decoded.flags.c_contiguous
 
 
 @pytest.mark.parametrize("orientation", [0, 9, 65535])
@@ -90,13 +90,13 @@ def test_orientations_that_do_not_exist(kind: str, orientation: int) -> None:
 def test_corrupt_exif_is_ignored(kind: str, exif: bytes) -> None:
     image = Image.fromarray(smooth())
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow's remarks
+        warnings.simplefilter("ignore")  # Pillow's own warnings
         content = file_of(image, kind, exif=exif)
         assert np.array_equal(decode_image(content), decode_image(file_of(image, kind)))
 
 
 def test_inverted_cmyk_keeps_its_colours() -> None:
-    """Adobe stores CMYK in JPEGs upside down, and says so in a marker of its own."""
+    """Adobe stores CMYK in JPEGs inverted, and says so in a marker of its own."""
     pixels = smooth()
     content = file_of(Image.fromarray(pixels).convert("CMYK"), "JPEG", quality=95)
     assert b"Adobe" in content
@@ -128,7 +128,7 @@ def test_the_first_of_500_frames() -> None:
 @pytest.mark.parametrize("kind", ["PNG", "GIF"])
 @pytest.mark.parametrize("background", [(255, 255, 255), (10, 200, 30)])
 def test_palettes_with_transparency(kind: str, background: tuple[int, int, int]) -> None:
-    """The left half is red, the right half the palette's entry that means nothing."""
+    """The left half is red, the right half the palette's transparent entry."""
     image = Image.new("P", (8, 4))
     image.putpalette([255, 0, 0, 0, 0, 255])
     image.paste(1, (4, 0, 8, 4))
@@ -156,8 +156,8 @@ def test_grey_has_one_channel(kind: str, stored: str) -> None:
     grey, rgb = (decode_image(content, mode=mode) for mode in ("grey", "rgb"))
     assert (grey.shape, rgb.shape) == ((48, 64, 1), (48, 64, 3))
     apart = np.abs(grey[:, :, 0].astype(int) - np.asarray(Image.fromarray(rgb).convert("L")))
-    assert apart.max() <= (0 if kind != "JPEG" or stored == "L" else 2)  # a JPEG has its own luma
+    assert apart.max() <= (0 if kind != "JPEG" or stored == "L" else 2)  # a JPEG stores its own luma
     if stored == "L":
         assert np.array_equal(rgb, np.repeat(grey, 3, axis=2))
     spec = Preprocess(size=(24, 24), mode="grey", mean=(0.5,), std=(0.5,))
-    assert spec.normalise(spec.pixels(spec.decode(content))[None]).shape == (1, 1, 24, 24)
+    assert spec.normalise(spec.resize_and_crop(spec.decode(content))[None]).shape == (1, 1, 24, 24)

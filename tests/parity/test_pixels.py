@@ -1,4 +1,4 @@
-"""Resized, cropped and reduced pixels, against Pillow's and timm's."""
+"""Resized, cropped and reduced pixels, compared with Pillow and timm."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAST = ("bilinear", "bicubic")  # PyTorch's
 
 
 def scene(rows: int, columns: int) -> np.ndarray:
-    """Something like a photo: soft shapes with hard edges, and grain."""
+    """An image like a photo: soft shapes with hard edges, and grain."""
     random = np.random.default_rng(rows * 10_000 + columns)
     soft = Image.fromarray(random.integers(0, 256, (12, 16, 3), dtype=np.uint8)).resize((columns, rows), Image.BICUBIC)
     pixels = np.array(soft, dtype=np.int16)
@@ -54,7 +54,7 @@ def random_sizes(num: int, seed: int = 0) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("kernel", EXACT)
-def test_other_kernels_are_pillows(kernel: str, channels: int) -> None:
+def test_other_kernels_match_pillow(kernel: str, channels: int) -> None:
     pixels = scene(160, 210)[:, :, :channels]
     image = Image.fromarray(pixels if channels == 3 else pixels[:, :, 0])
     for rows, columns in random_sizes(12):
@@ -67,7 +67,7 @@ def test_other_kernels_are_pillows(kernel: str, channels: int) -> None:
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("kernel", FAST)
 def test_columns_then_rows_as_pillow(kernel: str, channels: int) -> None:
-    """Columns first, then rows. Pillow since 2026 turns this round for tall pictures, and so is led through both."""
+    """Columns first, then rows. Pillow since 2026 does tall images the other way round, so here it takes two steps."""
     pixels = np.ascontiguousarray(scene(160, 210)[:, :, :channels])
     image = Image.fromarray(pixels if channels == 3 else pixels[:, :, 0])
     for rows, columns in random_sizes(40):
@@ -88,8 +88,8 @@ def test_any_size_is_less_than_a_step_from_pillow(kernel: str) -> None:
         assert difference(resize(pixels, rows, columns, kernel), theirs).mean() < 0.3
 
 
-def check_kept_shape(pixels: np.ndarray, kernel: str) -> float:
-    """The largest mean difference to Pillow, over sizes of the picture's own shape."""
+def largest_difference(pixels: np.ndarray, kernel: str) -> float:
+    """The largest mean difference to Pillow, over sizes with the image's aspect ratio."""
     image, worst = Image.fromarray(pixels), 0.0
     for scale in (0.1, 0.3, 0.45, 0.5, 0.9, 1.1, 1.7):
         rows, columns = (int(side * scale) for side in pixels.shape[:2])
@@ -102,21 +102,21 @@ def check_kept_shape(pixels: np.ndarray, kernel: str) -> float:
 
 
 @pytest.mark.parametrize("kernel", FAST)
-def test_kept_shapes_are_pillows(kernel: str) -> None:
-    assert check_kept_shape(scene(300, 403), kernel) < 0.05
+def test_resizing_with_the_aspect_ratio_matches_pillow(kernel: str) -> None:
+    assert largest_difference(scene(300, 403), kernel) < 0.05
 
 
 @pytest.mark.data
 @pytest.mark.parametrize("kernel", FAST)
-def test_photos_are_pillows(kernel: str, data_dir: Path) -> None:
+def test_resized_photos_match_pillow(kernel: str, data_dir: Path) -> None:
     for path in sorted((data_dir / "photos").glob("*.jpg")):
-        worst = check_kept_shape(decode_image(path.read_bytes()), kernel)
+        worst = largest_difference(decode_image(path.read_bytes()), kernel)
         print(f"{path.name}, {kernel}: at most {worst:.4f} steps of 255 from Pillow")
         assert worst < 0.05
 
 
-def timms() -> Callable[[bytes], np.ndarray]:
-    """Tells how far our preprocessing of a file for DeiT-Ti is from timm's, in steps of 1/255."""
+def difference_to_timm() -> Callable[[bytes], np.ndarray]:
+    """A function from a file to the difference of our preprocessing for DeiT-Ti to timm's, in steps of 1/255."""
     config = timm.data.resolve_data_config({}, model=timm.create_model("deit_tiny_patch16_224"))
     transform = timm.data.create_transform(**config)
     spec = Preprocess(crop=0.9, mean=config["mean"], std=config["std"])
@@ -124,32 +124,30 @@ def timms() -> Callable[[bytes], np.ndarray]:
     def apart(content: bytes) -> np.ndarray:
         with Image.open(io.BytesIO(content)) as image:
             theirs = transform(image.convert("RGB"))
-        ours = spec.normalise(spec.pixels(spec.decode(content))[None])[0]
+        ours = spec.normalise(spec.resize_and_crop(spec.decode(content))[None])[0]
         return ((ours - theirs).abs() * 255 * torch.tensor(spec.std)[:, None, None]).numpy()
 
     return apart
 
 
-def test_any_shape_is_cropped_as_by_timm() -> None:
-    """Sizes at which rounding otherwise than timm moves the picture by a pixel."""
-    apart = timms()
+def test_any_shape_is_cropped_as_in_timm() -> None:
+    """Sizes at which other rounding than timm's would shift the image by a pixel."""
+    apart = difference_to_timm()
     for rows, columns in ((224, 224), (248, 248), (249, 250), (300, 451), (333, 500), (375, 499), (20, 33), (352, 263)):
         assert apart(jpeg(scene(rows, columns))).mean() < 0.05, (rows, columns)
 
 
 @pytest.mark.data
-def test_the_evaluation_transform_is_timms(data_dir: Path) -> None:
-    """1,000 pictures of ImageNet."""
-    apart, means, largest = timms(), [], 0.0
+def test_the_evaluation_transform_matches_timm(data_dir: Path) -> None:
+    """1,000 images of ImageNet."""
+    apart, means, largest = difference_to_timm(), [], 0.0
     with zipfile.ZipFile(data_dir / "imagenet" / "imagenet_val_1000_short256.zip") as archive:
         for name in archive.namelist():
             if name.endswith(".JPEG"):
                 steps = apart(archive.read(name))
                 means.append(float(steps.mean()))
                 largest = max(largest, float(steps.max()))
-    print(
-        f"{len(means)} pictures: {np.mean(means):.4f} steps of 255 from timm, at most {max(means):.4f}, {largest:.1f}"
-    )
+    print(f"{len(means)} images: {np.mean(means):.4f} steps of 255 from timm, at most {max(means):.4f}, {largest:.1f}")
     assert len(means) == 1000
     assert np.mean(means) < 0.01
     assert max(means) < 0.3  # two are tall: Pillow resizes their rows first
@@ -157,7 +155,7 @@ def test_the_evaluation_transform_is_timms(data_dir: Path) -> None:
 
 @pytest.fixture
 def decoded_sizes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """The sizes in which JPEGs come out of libjpeg-turbo."""
+    """The sizes at which libjpeg-turbo decodes JPEGs."""
     sizes: list[tuple[int, int]] = []
     decode = simplejpeg.decode_jpeg
 
@@ -178,7 +176,7 @@ def decoded_sizes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         (1000, 1500, 4),
         (1001, 1500, 8),  # an odd side has no whole halves
         (1500, 1001, 8),
-        (900, 1600, 8),  # would leave less than two pixels for each that is wanted
+        (900, 1600, 8),  # would leave less than two pixels per target pixel
         (2000, 3000, 2),
         (2002, 3002, 4),  # halves, but no quarters
         (3000, 2001, 8),
@@ -188,12 +186,12 @@ def decoded_sizes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     ],
 )
 def test_reduced_jpegs(rows: int, columns: int, eighths: int, subsampling: str, decoded_sizes: list) -> None:
-    """Decoded at a part of its size where cells are whole; the pixels of the model hardly tell."""
+    """Decoded at a fraction of its size if that divides its sides; the model's pixels hardly differ."""
     spec = Preprocess(crop=0.9)
     content = jpeg(scene(rows, columns), subsampling=subsampling)
-    reduced = spec.pixels(spec.decode(content))
+    reduced = spec.resize_and_crop(spec.decode(content))
     assert decoded_sizes == [(rows * eighths // 8, columns * eighths // 8)]
-    whole = spec.pixels(decode_image(content))
+    whole = spec.resize_and_crop(decode_image(content))
     assert decoded_sizes[1:] == [(rows, columns)]
     apart = difference(reduced, whole)
     print(f"{columns} x {rows}, {subsampling}, {eighths}/8: {apart.mean():.3f} steps apart, at most {apart.max()}")
@@ -202,11 +200,11 @@ def test_reduced_jpegs(rows: int, columns: int, eighths: int, subsampling: str, 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize(("rows", "columns"), [(1000, 2000), (1201, 1000)])
-def test_turned_reduced_jpegs(rows: int, columns: int, orientation: int, decoded_sizes: list) -> None:
-    """What is kept is wide: of the picture lying on its side twice as many pixels are needed."""
+def test_rotated_reduced_jpegs(rows: int, columns: int, orientation: int, decoded_sizes: list) -> None:
+    """The target is wide: an image stored on its side needs twice as many pixels."""
     spec = Preprocess(size=(64, 224))
     content = jpeg(scene(rows, columns), orientation=orientation)
-    reduced, whole = (spec.pixels(pixels) for pixels in (spec.decode(content), decode_image(content)))
+    reduced, whole = (spec.resize_and_crop(pixels) for pixels in (spec.decode(content), decode_image(content)))
     assert reduced.shape == (64, 224, 3)
     parts = 1 if rows % 2 else 4 if orientation <= 4 else 2
     assert decoded_sizes == [(rows // parts, columns // parts), (rows, columns)]
@@ -219,8 +217,8 @@ def test_reduced_for_training_too(decoded_sizes: list) -> None:
     from vitrail.data.table import Item, no_stamp
 
     content = jpeg(scene(2400, 3200))
-    picture = Item(0, "a.jpg", (0,), lambda: content, no_stamp)
-    stored = Reader(Preprocess(), Augment()).stored(picture)
+    item = Item(0, "a.jpg", (0,), lambda: content, no_stamp)
+    stored = Reader(Preprocess(), Augment()).read(item)
     assert stored.shape == (280, 373, 3)
     assert decoded_sizes == [(600, 800)]
     assert difference(stored, resize(decode_image(content), 280, 373, "bicubic")).mean() < 1
@@ -228,7 +226,7 @@ def test_reduced_for_training_too(decoded_sizes: list) -> None:
 
 @pytest.mark.parametrize("subsampling", ["4:2:0", "4:2:2", "4:4:4"])
 @pytest.mark.parametrize("quality", [20, 75, 95])
-def test_jpegs_are_decoded_as_by_pillow(subsampling: str, quality: int) -> None:
+def test_jpegs_are_decoded_as_in_pillow(subsampling: str, quality: int) -> None:
     content = jpeg(scene(163, 211), quality=quality, subsampling=subsampling)
     with Image.open(io.BytesIO(content)) as image:
         assert np.array_equal(decode_image(content), np.asarray(image))

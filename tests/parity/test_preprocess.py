@@ -1,4 +1,4 @@
-"""The preprocessing in the peers' own words: they read what we write, we read what they write, pixels agree."""
+"""The preprocessing in timm's and transformers' formats: each reads the other's files, and pixels agree."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SPECS = {
 }
 
 
-def picture() -> Image.Image:
+def photo() -> Image.Image:
     random = np.random.default_rng(0)
     return Image.fromarray(random.integers(0, 256, (9, 12, 3), dtype=np.uint8)).resize((301, 222), 3)
 
@@ -39,13 +39,13 @@ def gap(ours: torch.Tensor, theirs: torch.Tensor, spec: Preprocess) -> float:
 
 
 @pytest.mark.parametrize("kind", SPECS)
-def test_there_and_back(kind: str) -> None:
+def test_round_trip(kind: str) -> None:
     spec = SPECS[kind]
     assert from_timm(json.loads(json.dumps(to_timm(spec)))) == spec
     back = from_hf(json.loads(json.dumps(to_hf(spec))))
-    assert back.crop == pytest.approx(spec.crop, abs=1e-2)  # transformers keeps the size before the crop
+    assert back.crop == pytest.approx(spec.crop, abs=1e-2)  # transformers stores the size before the crop
     assert back.override({"crop": spec.crop}) == spec
-    assert back.target(300, 401) == spec.target(300, 401)
+    assert back.resize_size(300, 401) == spec.resize_size(300, 401)
 
 
 @pytest.mark.parametrize("kind", SPECS)
@@ -54,14 +54,14 @@ def test_timm_prepares_the_same_pixels(kind: str) -> None:
     transform = timm.data.create_transform(
         **{key: value for key, value in config.items() if key != "input_size"}, input_size=tuple(config["input_size"])
     )
-    assert gap(SPECS[kind](picture()), transform(picture()), SPECS[kind]) < 0.05
+    assert gap(SPECS[kind](photo()), transform(photo()), SPECS[kind]) < 0.05
 
 
 @pytest.mark.parametrize("kind", SPECS)
 def test_transformers_prepares_the_same_pixels(kind: str, tmp_path: Path) -> None:
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(to_hf(SPECS[kind])))
-    theirs = AutoImageProcessor.from_pretrained(tmp_path)(picture(), return_tensors="pt")["pixel_values"][0]
-    assert gap(SPECS[kind](picture()), theirs, SPECS[kind]) < (0.05 if SPECS[kind].kernel != "lanczos" else 0.5)
+    theirs = AutoImageProcessor.from_pretrained(tmp_path)(photo(), return_tensors="pt")["pixel_values"][0]
+    assert gap(SPECS[kind](photo()), theirs, SPECS[kind]) < (0.05 if SPECS[kind].kernel != "lanczos" else 0.5)
 
 
 def test_their_own_file_is_read(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_their_own_file_is_read(tmp_path: Path) -> None:
         ({"size": 224, "do_normalize": False}, {"mean": (0, 0, 0), "std": (1, 1, 1)}),
     ],
 )
-def test_files_of_any_age_are_read(config: dict, expected: dict) -> None:
+def test_files_of_old_versions_are_read(config: dict, expected: dict) -> None:
     spec = from_hf(config)
     assert {key: getattr(spec, key) for key in expected} == expected
 
@@ -90,19 +90,19 @@ def test_files_of_any_age_are_read(config: dict, expected: dict) -> None:
     [
         (from_timm, {"crop_mode": "border"}, "crop mode"),
         (from_timm, {"interpolation": "random"}, "kernel"),
-        (from_hf, {"do_resize": False}, "in another way"),
-        (from_hf, {"rescale_factor": 1.0}, "in another way"),
-        (from_hf, {"size": {"height": -1, "width": 3}}, "no size"),
-        (from_hf, {"size": "big"}, "no size"),
+        (from_hf, {"do_resize": False}, "not supported"),
+        (from_hf, {"rescale_factor": 1.0}, "not supported"),
+        (from_hf, {"size": {"height": -1, "width": 3}}, "no usable size"),
+        (from_hf, {"size": "big"}, "no usable size"),
         (from_hf, {"size": 224, "image_mean": ["a"]}, "mean"),
     ],
 )
-def test_what_cannot_be_read_is_told(read, config: dict, message: str) -> None:
+def test_unsupported_configs_are_refused(read, config: dict, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         read(config)
 
 
-def test_what_cannot_be_written_is_told() -> None:
+def test_unsupported_preprocessing_is_refused() -> None:
     with pytest.raises(SpecError, match="not square"):
         to_hf(Preprocess(size=(160, 288)))
     with pytest.raises(SpecError, match="three channels"):
@@ -110,7 +110,7 @@ def test_what_cannot_be_written_is_told() -> None:
 
 
 @pytest.mark.parametrize("form", ["timm", "hf"])
-def test_it_travels_with_the_weights(form: str, tmp_path: Path) -> None:
+def test_it_is_saved_with_the_weights(form: str, tmp_path: Path) -> None:
     """Saved with a model, read with it, and converted with it; the name alone would say something else."""
     model = fill(create_model("vit_mu_patch16_224", num_classes=3))
     model.preprocess = SPECS["bit"].override({"size": 224})
@@ -123,7 +123,7 @@ def test_it_travels_with_the_weights(form: str, tmp_path: Path) -> None:
     assert (changed.preprocess.size, changed.preprocess.mode, changed.preprocess.mean) == ((96, 160), "grey", (0.5,))
 
 
-def test_another_models_file_is_not_believed(tmp_path: Path) -> None:
+def test_the_config_of_another_model_is_ignored(tmp_path: Path) -> None:
     """Google's npz never has a config.json; one that lies beside it is another model's."""
     model = fill(create_model("vit_mu_patch16_224"))
     save_weights(model, tmp_path / "a.npz", to="google")
@@ -133,12 +133,12 @@ def test_another_models_file_is_not_believed(tmp_path: Path) -> None:
     assert loaded.preprocess == model.preprocess
     assert not any("prepared" in change for change in loaded.changes)
     save_weights(model, tmp_path / "b.safetensors")
-    told = create_model("vit_mu_patch16_224", weights=tmp_path / "b.safetensors")
-    assert told.preprocess.kernel == "bilinear"
-    assert any("prepared as the file" in change for change in told.changes)
+    from_file = create_model("vit_mu_patch16_224", weights=tmp_path / "b.safetensors")
+    assert from_file.preprocess.kernel == "bilinear"
+    assert any("preprocessing from the file" in change for change in from_file.changes)
 
 
-def test_nothing_is_said_of_what_is_usual(tmp_path: Path) -> None:
+def test_the_default_preprocessing_is_not_reported(tmp_path: Path) -> None:
     save_weights(fill(create_model("vit_mu_patch16_224")), tmp_path / "a", to="hf")
     loaded = create_model("vit_mu_patch16_224", weights=tmp_path / "a")
     assert (loaded.changes, loaded.preprocess.crop) == ((), 0.9)
@@ -149,8 +149,8 @@ def test_transformers_classifies_with_our_folder(tmp_path: Path) -> None:
 
     model = fill(create_model("vit_mu_patch16_224", num_classes=3)).eval()
     save_weights(model, tmp_path / "a", to="hf")
-    answers = pipeline("image-classification", model=str(tmp_path / "a"))(picture())
+    answers = pipeline("image-classification", model=str(tmp_path / "a"))(photo())
     with torch.inference_mode():
-        ours = model(model.preprocess(picture())[None]).softmax(1)[0]
+        ours = model(model.preprocess(photo())[None]).softmax(1)[0]
     for answer in answers:
         assert answer["score"] == pytest.approx(ours[int(answer["label"].removeprefix("LABEL_"))].item(), abs=2e-3)

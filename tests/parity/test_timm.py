@@ -1,4 +1,4 @@
-"""timm: the same file of weights in both, sizes and table resizing included."""
+"""timm: both load the same weight file and compute the same, at several sizes and with resized position tables."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ from tests.parity.conftest import timm
 from vitrail import create_model, save_weights
 from vitrail.catalogue import build, list_models, on_meta, preprocess_named, spec_named
 from vitrail.weights.format import timm as timm_format
-from vitrail.weights.safe import write_tensors
+from vitrail.weights.tensor_files import write_tensors
 
 SIZES = [(224, 224), (384, 384), (160, 288)]
 SMALL = ["vit_tiny_patch16_224", "deit_tiny_patch16_224", "deit_tiny_distilled_patch16_224", "vit_tiny_r_s16_p8_224"]
-KIN = ["vit_medium_patch16_reg4_gap_256", "vit_base_patch16_siglip_224", "vit_base_patch14_reg4_dinov2"]
+REGISTERS_AND_POOLING = [
+    "vit_medium_patch16_reg4_gap_256",
+    "vit_base_patch16_siglip_224",
+    "vit_base_patch14_reg4_dinov2",
+]
 LARGE = ["vit_base_patch16_224", "vit_base_r50_s16_224"]
 
 
 def _pair(name: str, size: tuple[int, int], folder: Path, **fields: object) -> tuple[torch.nn.Module, torch.nn.Module]:
-    """Both projects read one file, which was made at the model's own size, and resize the table themselves."""
+    """Both projects read one file, saved at the model's own size, and resize the position table themselves."""
     source = fill(create_model(name, **fields))
     write_tensors(timm_format.write(source.state_dict(), source.spec.model_dump()), folder / "w.safetensors")
     ours = create_model(name, weights=folder / "w.safetensors", image_size=size, **fields)
@@ -43,7 +47,7 @@ def _pair(name: str, size: tuple[int, int], folder: Path, **fields: object) -> t
 
 
 def _depth(name: str, size: tuple[int, int], dtype: torch.dtype) -> dict[str, int]:
-    """The largest inputs in float64 get two blocks: the code is the same and the suite stays short."""
+    """The largest inputs in float64 use two blocks: the code is the same, and the suite stays fast."""
     return {"depth": 2} if name in LARGE and size == (384, 384) and dtype == torch.float64 else {}
 
 
@@ -58,7 +62,7 @@ def test_vit(name: str, size: tuple[int, int], dtype: torch.dtype, tmp_path: Pat
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
 @pytest.mark.parametrize("size", [(224, 224), (448, 448), (112, 224)], ids=["224", "448", "112x224"])
-@pytest.mark.parametrize("name", KIN)
+@pytest.mark.parametrize("name", REGISTERS_AND_POOLING)
 def test_registers_and_attention_pooling(name: str, size: tuple[int, int], dtype: torch.dtype, tmp_path: Path) -> None:
     ours, theirs = _pair(name, size, tmp_path, depth=2)
     assert_parity(ours, theirs, torch.randn(1, 3, *size), format_name="timm", dtype=dtype)
@@ -93,7 +97,7 @@ FOLDERS = {
 
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_timm_opens_our_folder(kind: str, tmp_path: Path) -> None:
-    """The config.json tells everything that differs from the architecture's defaults, preprocessing included."""
+    """The config.json holds all differences from the architecture's defaults, preprocessing included."""
     name, fields = FOLDERS[kind]
     ours = fill(create_model(name, **fields)).eval()
     save_weights(ours, tmp_path / "folder", to="timm")
@@ -107,9 +111,9 @@ def test_timm_opens_our_folder(kind: str, tmp_path: Path) -> None:
     assert tuple(config["input_size"]) == (ours.spec.channels, *ours.spec.image_size)
 
 
-@pytest.mark.parametrize("name", [name for name in list_models() if "_mu_" not in name])  # ours alone, for tests
+@pytest.mark.parametrize("name", [name for name in list_models() if "_mu_" not in name])  # only ours, for tests
 def test_same_tensors_as_timm(name: str) -> None:
-    """Every model of the catalogue has timm's keys and shapes, and so timm's number of parameters."""
+    """Every model in the catalogue has timm's keys and shapes, and therefore its number of parameters."""
     spec = spec_named(name)
     with on_meta():
         ours = build(spec).state_dict()
@@ -118,7 +122,7 @@ def test_same_tensors_as_timm(name: str) -> None:
     assert {key: tensor.shape for key, tensor in ours.items()} == {key: tensor.shape for key, tensor in theirs.items()}
 
 
-def test_the_resized_table_is_timms() -> None:
+def test_the_resized_position_table_matches_timm() -> None:
     from timm.layers import resample_abs_pos_embed
 
     from vitrail.nn.position import resize_table

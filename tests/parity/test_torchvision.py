@@ -1,4 +1,4 @@
-"""torchvision's VisionTransformer; it takes square pictures only."""
+"""torchvision's VisionTransformer, which takes only square images, computes the same."""
 
 from __future__ import annotations
 

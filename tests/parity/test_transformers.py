@@ -17,10 +17,10 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["
 
 
 def _theirs(folder: Path) -> torch.nn.Module:
-    """The class that the folder's own config.json names, opened as a user would."""
+    """The class that the folder's config.json names, opened as a user would."""
     architecture = transformers.AutoConfig.from_pretrained(folder).architectures[0]
     model, info = getattr(transformers, architecture).from_pretrained(folder, output_loading_info=True)
-    # The mask token is for pre-training; a ViT of ours has none, and it takes no part in the output.
+    # The mask token is for pre-training: our ViT has none, and the output does not depend on it.
     missing = {key for key in info["missing_keys"] if not key.endswith("mask_token")}
     assert (missing, set(info["unexpected_keys"]), set(info["mismatched_keys"])) == (set(), set(), set())
     return model
@@ -48,7 +48,7 @@ def test_vit_and_deit(name: str, size: tuple[int, int], dtype: torch.dtype, tmp_
 
 @DTYPES
 def test_old_norm_epsilon_is_followed(dtype: torch.dtype, tmp_path: Path) -> None:
-    """Old ViTs of the hub have 1e-12; a config.json that says so is obeyed."""
+    """Old ViTs on the hub have 1e-12; the config.json says so, and it counts."""
     fields = {"norm_eps": 1e-12, "depth": 2}
     save_weights(fill(create_model("vit_tiny_patch16_224", **fields)), tmp_path / "old", to="hf")
     ours = create_model("vit_tiny_patch16_224", weights=tmp_path / "old", depth=2)
@@ -69,7 +69,7 @@ def test_registers(dtype: torch.dtype, tmp_path: Path) -> None:
 
 
 @DTYPES
-@pytest.mark.parametrize("size", SIZES[:2], ids=["224", "384"])  # their SigLIP takes square pictures only
+@pytest.mark.parametrize("size", SIZES[:2], ids=["224", "384"])  # their SigLIP takes only square images
 def test_attention_pooling(size: tuple[int, int], dtype: torch.dtype, tmp_path: Path) -> None:
     ours, theirs = _pair("vit_base_patch16_siglip_224", size, tmp_path, depth=2)
     image = torch.randn(1, 3, *size)
@@ -91,8 +91,8 @@ def test_dinov2_without_registers(dtype: torch.dtype, tmp_path: Path) -> None:
     assert_parity(ours, theirs, image, format_name="hf", dtype=dtype, output=lambda result: result.pooler_output)
 
 
-def test_a_folder_of_theirs_with_registers_opens_by_name(tmp_path: Path) -> None:
-    """transformers gives the class token a position and the registers none; timm's names alone do not say so."""
+def test_their_folder_with_registers_opens_by_name(tmp_path: Path) -> None:
+    """transformers gives a position to the class token but not to the registers; timm's names alone do not say so."""
     model = fill(create_model("vit_small_patch14_reg4_dinov2", position_prefix=1))
     save_weights(model, tmp_path / "theirs", to="hf")
     loaded = create_model("vit_small_patch14_reg4_dinov2", weights=tmp_path / "theirs")

@@ -1,4 +1,4 @@
-"""Augmentation of pictures of any size: drawn from seeds alone, and doing what its fields say."""
+"""Augmentation of images of any size: decided by seeds alone, and doing what its fields say."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def noise(rows: int, columns: int, channels: int = 3, seed: int = 0) -> np.ndarr
     return np.random.default_rng(seed).integers(0, 256, (rows, columns, channels), dtype=np.uint8)
 
 
-def drawn(augment: Augment, spec: Preprocess, picture: np.ndarray, **draw: int) -> np.ndarray:
-    """The augmented picture as the loader makes it: brought to its stored size first."""
-    given_draw = {"seed": 0, "epoch": 0, **draw}
-    return augment.pixels(spec, augment.stored(spec, picture), make_rng("pixels", **given_draw))
+def augmented(augment: Augment, spec: Preprocess, image: np.ndarray, **draw: int) -> np.ndarray:
+    """The augmented image as the loader makes it: resized to its stored size first."""
+    keys = {"seed": 0, "epoch": 0, **draw}
+    return augment.apply(spec, augment.resize_to_stored(spec, image), make_rng("pixels", **keys))
 
 
 @st.composite
@@ -65,10 +65,10 @@ def augments(draw: st.DrawFn) -> Augment:
     seeds,
     st.integers(0, 2**32),
 )
-def test_size_and_seed(augment: Augment, picture, size, channels: int, seed: int, index: int) -> None:
-    spec, pixels = spec_of(*size, channels), noise(*picture, channels)
+def test_size_and_seed(augment: Augment, stored, size, channels: int, seed: int, index: int) -> None:
+    spec, pixels = spec_of(*size, channels), noise(*stored, channels)
     before = pixels.copy()
-    first, second = (drawn(augment, spec, pixels, seed=seed, epoch=3, index=index, repeat=2) for _ in range(2))
+    first, second = (augmented(augment, spec, pixels, seed=seed, epoch=3, index=index, repeat=2) for _ in range(2))
     assert first.shape == (*size, channels)
     assert first.dtype == np.uint8
     assert np.array_equal(first, second)
@@ -77,35 +77,37 @@ def test_size_and_seed(augment: Augment, picture, size, channels: int, seed: int
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(["resized", "random", "padded"]), seeds, st.integers(0, 2**40), st.integers(0, 2**20))
-def test_another_draw_is_another_picture(crop: str, seed: int, index: int, epoch: int) -> None:
+def test_another_seed_gives_another_image(crop: str, seed: int, index: int, epoch: int) -> None:
     """Two crops may agree by chance, but not two rectangles of noise."""
     augment, spec, pixels = Augment(crop=crop, erase_rate=1.0), spec_of(24, 24), noise(32, 40)
     draw = {"seed": seed, "epoch": epoch, "index": index}
     others = [{}, {"seed": seed + 1}, {"epoch": epoch + 1}, {"index": index + 1}, {"repeat": 1}, {"repeat": 2}]
-    assert len({drawn(augment, spec, pixels, **{**draw, **other}).tobytes() for other in others}) == 6
+    assert len({augmented(augment, spec, pixels, **{**draw, **other}).tobytes() for other in others}) == 6
 
 
 @settings(deadline=None)
 @given(st.tuples(sides, sides), st.sampled_from([1, 3]), seeds)
 def test_flip_rates(size, channels: int, seed: int) -> None:
     spec, pixels = spec_of(*size, channels), noise(*size, channels)
-    whole = {"crop": "random"}  # of a picture in the model's size there is but one
-    assert np.array_equal(drawn(Augment(**whole, flip_rate=0.0), spec, pixels, seed=seed), pixels)
-    assert np.array_equal(drawn(Augment(**whole, flip_rate=1.0), spec, pixels, seed=seed), pixels[:, ::-1])
+    whole = {"crop": "random"}  # an image of the model's size has only one crop
+    assert np.array_equal(augmented(Augment(**whole, flip_rate=0.0), spec, pixels, seed=seed), pixels)
+    assert np.array_equal(augmented(Augment(**whole, flip_rate=1.0), spec, pixels, seed=seed), pixels[:, ::-1])
 
 
 def test_half_are_flipped() -> None:
     spec, pixels = spec_of(8, 8), noise(8, 8)
-    flips = sum(not np.array_equal(drawn(Augment(crop="random"), spec, pixels, index=i), pixels) for i in range(400))
+    flips = sum(
+        not np.array_equal(augmented(Augment(crop="random"), spec, pixels, index=i), pixels) for i in range(400)
+    )
     assert 150 < flips < 250
 
 
 @settings(deadline=None)
 @given(sides, st.sampled_from([1, 3]), seeds)
-def test_the_whole_picture_is_itself(side: int, channels: int, seed: int) -> None:
+def test_the_full_crop_changes_nothing(side: int, channels: int, seed: int) -> None:
     spec, pixels = spec_of(side, side, channels), noise(side, side, channels)
     same = Augment(scale=(1.0, 1.0), ratio=(1.0, 1.0), flip_rate=0.0, jitter=0.0, erase_rate=0.0)
-    assert np.array_equal(drawn(same, spec, pixels, seed=seed), pixels)
+    assert np.array_equal(augmented(same, spec, pixels, seed=seed), pixels)
 
 
 @settings(deadline=None)
@@ -115,11 +117,11 @@ def test_crops_keep_to_their_area_and_shape(rows: int, columns: int, least: floa
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(augmenting, "resize", lambda part, *_: parts.append(part) or np.zeros((8, 8, 3), np.uint8))
         augment = Augment(scale=(least, 1.0), ratio=(0.5, 2.0))
-        augment.pixels(spec_of(8, 8), noise(rows, columns), make_rng("pixels", seed=seed, epoch=0))
+        augment.apply(spec_of(8, 8), noise(rows, columns), make_rng("pixels", seed=seed, epoch=0))
     height, width = parts[0].shape[:2]
     assert height <= rows
     assert width <= columns
-    assert (height - 1) / (width + 1) <= 2  # to a pixel, for sides are whole
+    assert (height - 1) / (width + 1) <= 2  # up to a pixel, because sides are integers
     assert (width - 1) / (height + 1) <= 2
     if 0.5 <= rows / columns <= 2:
         assert (height + 1) * (width + 1) >= least * rows * columns
@@ -129,8 +131,8 @@ def test_crops_keep_to_their_area_and_shape(rows: int, columns: int, least: floa
 @given(st.integers(24, 40), st.integers(24, 40), st.sampled_from([1, 3]), seeds)
 def test_erasing_changes_one_rectangle(rows: int, columns: int, channels: int, seed: int) -> None:
     spec, pixels = spec_of(rows, columns, channels), np.full((rows, columns, channels), 7, np.uint8)
-    erased = drawn(Augment(crop="random", erase_rate=1.0, **quiet), spec, pixels, seed=seed)
-    assert (pixels == 7).all()  # a source's own array is not drawn upon
+    erased = augmented(Augment(crop="random", erase_rate=1.0, **quiet), spec, pixels, seed=seed)
+    assert (pixels == 7).all()  # a source's own array is not changed
     ys, xs = np.nonzero((erased != 7).any(axis=2))
     area = (ys.max() - ys.min() + 1) * (xs.max() - xs.min() + 1)
     assert area <= rows * columns / 3 + rows + columns
@@ -141,12 +143,12 @@ def test_erasing_changes_one_rectangle(rows: int, columns: int, channels: int, s
 @settings(deadline=None)
 @given(st.tuples(sides, sides), st.sampled_from([1, 3]), seeds, rates)
 def test_a_padded_crop_is_a_shifted_copy(size, channels: int, seed: int, padding: float) -> None:
-    """Wherever the crop and the picture overlap, they agree; the rest mirrors the picture."""
+    """Wherever the crop and the image overlap, they agree; the rest is reflected from the image."""
     spec, pixels = spec_of(*size, channels), noise(*size, channels)
     augment = Augment(crop="padded", padding=max(padding, 0.01), **quiet)
-    crop = drawn(augment, spec, pixels, seed=seed)
-    frames = [max(1, round(side * augment.padding)) for side in size]
-    (rows, columns), (most_down, most_across) = size, frames
+    crop = augmented(augment, spec, pixels, seed=seed)
+    pads = [max(1, round(side * augment.padding)) for side in size]
+    (rows, columns), (most_down, most_across) = size, pads
 
     def overlap(array: np.ndarray, down: int, across: int) -> np.ndarray:
         return array[max(0, down) : rows + min(0, down), max(0, across) : columns + min(0, across)]
@@ -158,8 +160,8 @@ def test_a_padded_crop_is_a_shifted_copy(size, channels: int, seed: int, padding
 
 def test_padded_crops_reach_every_shift() -> None:
     spec, pixels = spec_of(8, 8), noise(8, 8)
-    crops = {drawn(Augment(crop="padded", **quiet), spec, pixels, index=i).tobytes() for i in range(300)}
-    assert len(crops) == 9  # a frame of one pixel
+    crops = {augmented(Augment(crop="padded", **quiet), spec, pixels, index=i).tobytes() for i in range(300)}
+    assert len(crops) == 9  # a padding of one pixel
     assert pixels.tobytes() in crops
 
 
@@ -180,13 +182,13 @@ def test_operations_keep_size_and_mode(operation: int, strength: float, sign: fl
 def test_every_operation_does_something_of_its_own(mode: str) -> None:
     image = Image.fromarray(noise(32, 32) // 2 + 40).convert(mode)
     results = {operation(image, 0.8, 1.0).tobytes() for operation in OPERATIONS}
-    own = len(OPERATIONS) - (mode == "L")  # the colour of grey pictures stays
+    own = len(OPERATIONS) - (mode == "L")  # colour does not change grey images
     assert len(results - {image.tobytes()}) == own
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(1, 40), st.integers(1, 40), seeds)
-def test_strength_zero_moves_nothing(rows: int, columns: int, seed: int) -> None:
+def test_strength_zero_changes_nothing(rows: int, columns: int, seed: int) -> None:
     """Colour, contrast, brightness, sharpness, rotation, shears and shifts, but not those that have no strength."""
     image = Image.fromarray(noise(rows, columns, seed=seed % 2**32))
     for operation in OPERATIONS[6:]:
@@ -202,7 +204,7 @@ def test_three_augment_does_all_three(channels: int) -> None:
     solarised = np.array(ImageOps.solarize(image, 128)).reshape(pixels.shape)
     counts: Counter[str] = Counter()
     for index in range(300):
-        changed = drawn(Augment(crop="random", policy="three", **quiet), spec, pixels, index=index)
+        changed = augmented(Augment(crop="random", policy="three", **quiet), spec, pixels, index=index)
         if np.array_equal(changed, grey):
             counts["grey"] += 1
         elif np.array_equal(changed, solarised):
@@ -217,15 +219,15 @@ def test_three_augment_does_all_three(channels: int) -> None:
 @settings(deadline=None)
 @given(st.tuples(sides, sides), seeds, st.floats(0.01, 0.5))
 def test_jitter_keeps_within_its_strength(size, seed: int, jitter: float) -> None:
-    """Of a flat grey picture only the brightness can change, and by no more than told."""
+    """Only the brightness of a flat grey image can change, and by no more than the strength."""
     spec, pixels = spec_of(*size), np.full((*size, 3), 100, np.uint8)
-    changed = drawn(Augment(crop="random", jitter=jitter, **quiet), spec, pixels, seed=seed).astype(float)
+    changed = augmented(Augment(crop="random", jitter=jitter, **quiet), spec, pixels, seed=seed).astype(float)
     assert np.ptp(changed) == 0
     assert abs(changed.flat[0] - 100) <= 100 * jitter + 2
 
 
 @pytest.mark.parametrize("crop", ["resized", "random", "padded"])
-def test_a_line_of_pixels_is_not_enlarged_whole(crop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_of_pixels_is_not_resized_whole(crop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A JPEG of 1 x 16,384 covers 224 x 3,670,016: 2.5 GB, of which 224 x 224 are kept."""
     areas = []
     resize = augmenting.resize
@@ -237,5 +239,5 @@ def test_a_line_of_pixels_is_not_enlarged_whole(crop: str, monkeypatch: pytest.M
 
     monkeypatch.setattr(augmenting, "resize", watched)
     monkeypatch.setattr("vitrail.data.resize.resize", watched)
-    assert drawn(Augment(crop=crop), spec_of(224, 224), noise(1, 16_384)).shape == (224, 224, 3)
+    assert augmented(Augment(crop=crop), spec_of(224, 224), noise(1, 16_384)).shape == (224, 224, 3)
     assert max(areas, default=0) <= MAX_WHOLE

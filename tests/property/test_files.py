@@ -1,4 +1,4 @@
-"""Files with some of their bytes changed: read as they are, or refused in our own words, never anything else."""
+"""Files with random bytes changed are read or refused with one of our errors; nothing else is raised."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from PIL import Image
 
 from vitrail.data.decode import decode_image
 from vitrail.errors import DataError, WeightsError
-from vitrail.weights.safe import read_tensors, write_tensors
+from vitrail.weights.tensor_files import read_tensors, write_tensors
 
 
 def _weights() -> dict[str, bytes]:
@@ -33,7 +33,7 @@ def _weights() -> dict[str, bytes]:
     return {**files, "packed.npz": packed.getvalue(), "old.pth": old.getvalue()}
 
 
-def _pictures() -> dict[str, bytes]:
+def _images() -> dict[str, bytes]:
     image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (24, 31, 3), dtype=np.uint8))
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -45,14 +45,14 @@ def _pictures() -> dict[str, bytes]:
     return files
 
 
-WEIGHTS, PICTURES = _weights(), _pictures()
+WEIGHTS, IMAGES = _weights(), _images()
 changes = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=6)
 
 
 def changed(data: bytes, where: list[tuple[float, int]]) -> bytes:
     result = bytearray(data)
-    for place, value in where:
-        result[int(place * len(result))] = value
+    for position, value in where:
+        result[int(position * len(result))] = value
     return bytes(result)
 
 
@@ -61,18 +61,18 @@ def changed(data: bytes, where: list[tuple[float, int]]) -> bytes:
 @given(where=changes)
 def test_weights(name: str, where: list[tuple[float, int]]) -> None:
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # zipfile remarks on duplicate names and such
+        warnings.simplefilter("ignore")  # zipfile warns about duplicate names and the like
         path = Path(folder) / name
         path.write_bytes(changed(WEIGHTS[name], where))
         with contextlib.suppress(WeightsError):
             assert read_tensors(path)
 
 
-@pytest.mark.parametrize("kind", PICTURES)
+@pytest.mark.parametrize("kind", IMAGES)
 @settings(max_examples=150, deadline=None)
 @given(where=changes)
-def test_pictures(kind: str, where: list[tuple[float, int]]) -> None:
+def test_images(kind: str, where: list[tuple[float, int]]) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow's remarks on damaged tags
+        warnings.simplefilter("ignore")  # Pillow warns about damaged tags
         with contextlib.suppress(DataError):
-            assert decode_image(changed(PICTURES[kind], where), name="fuzzed").shape[2] == 3
+            assert decode_image(changed(IMAGES[kind], where), name="fuzzed").shape[2] == 3

@@ -1,4 +1,4 @@
-"""Mixed pictures and orders of epochs: what they are made of can be counted."""
+"""Mixed images and epoch orders have the stated composition."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from vitrail.data.augment import Augment
 from vitrail.data.loader import Loader
-from vitrail.data.mix import mix, targets_of
+from vitrail.data.mix import mix, one_hot
 from vitrail.data.rng import epoch_order
 from vitrail.data.table import NO_SPLIT, Table
 from vitrail.data.transform import Preprocess
@@ -23,14 +23,14 @@ sides = st.tuples(st.integers(1, 20), st.integers(1, 20))
 
 
 def mixed(num: int, size: tuple[int, int], seed: int, first: int = 0, **rates: float):
-    """Pictures with a class each, before and after they are mixed."""
+    """Images with one class each, before and after mixing."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(num, 3, *size, generator=generator)
-    targets = targets_of(torch.arange(num), num) if num else torch.zeros(0, 5)
+    targets = one_hot(torch.arange(num), num) if num else torch.zeros(0, 5)
     return (
         images,
         targets,
-        *mix(images, targets, Augment(**rates), seed=seed, epoch=1, places=range(first, first + len(images))),
+        *mix(images, targets, Augment(**rates), seed=seed, epoch=1, positions=range(first, first + len(images))),
     )
 
 
@@ -40,35 +40,35 @@ def partners(num: int) -> list[tuple[int, int]]:
 
 @settings(deadline=None)
 @given(nums, sides, seeds, alphas, alphas)
-def test_targets_are_shares(num: int, size, seed: int, mixup: float, cutmix: float) -> None:
-    images, targets, pictures, shares = mixed(num, size, seed, mixup=mixup, cutmix=cutmix)
-    assert pictures.shape == images.shape
-    assert shares.shape == targets.shape
-    assert (shares >= 0).all()
-    assert torch.allclose(shares.sum(1), torch.ones(num))
+def test_targets_sum_to_one(num: int, size, seed: int, mixup: float, cutmix: float) -> None:
+    images, targets, mixed_images, weights = mixed(num, size, seed, mixup=mixup, cutmix=cutmix)
+    assert mixed_images.shape == images.shape
+    assert weights.shape == targets.shape
+    assert (weights >= 0).all()
+    assert torch.allclose(weights.sum(1), torch.ones(num))
     for place in range(num):
         others = {place, place ^ 1 if (place ^ 1) < num else place}
-        assert set(shares[place].nonzero().flatten().tolist()) <= others
+        assert set(weights[place].nonzero().flatten().tolist()) <= others
 
 
 @settings(deadline=None)
 @given(nums, sides, seeds, alphas)
 def test_mixup_is_the_stated_mean(num: int, size, seed: int, alpha: float) -> None:
-    images, _, pictures, shares = mixed(num, size, seed, mixup=alpha)
+    images, _, mixed_images, weights = mixed(num, size, seed, mixup=alpha)
     for one, other in partners(num):
-        expected = shares[one, one] * images[one] + shares[one, other] * images[other]
-        assert torch.allclose(pictures[one], expected, atol=1e-5)
-        assert shares[one, one] == shares[other, other]
+        expected = weights[one, one] * images[one] + weights[one, other] * images[other]
+        assert torch.allclose(mixed_images[one], expected, atol=1e-5)
+        assert weights[one, one] == weights[other, other]
 
 
 @settings(deadline=None)
 @given(nums, sides, seeds, alphas)
 def test_cutmix_takes_each_pixel_from_one(num: int, size, seed: int, alpha: float) -> None:
-    images, _, pictures, shares = mixed(num, size, seed, cutmix=alpha)
+    images, _, mixed_images, weights = mixed(num, size, seed, cutmix=alpha)
     for one, other in partners(num):
-        own, foreign = ((pictures[one] == images[which]).all(0) for which in (one, other))
+        own, foreign = ((mixed_images[one] == images[which]).all(0) for which in (one, other))
         assert (own ^ foreign).all()
-        assert own.float().mean().item() == pytest.approx(shares[one, one].item(), abs=1e-6)
+        assert own.float().mean().item() == pytest.approx(weights[one, one].item(), abs=1e-6)
         if foreign.any():
             ys, xs = foreign.nonzero(as_tuple=True)
             assert foreign[ys.min() : ys.max() + 1, xs.min() : xs.max() + 1].all()
@@ -76,16 +76,16 @@ def test_cutmix_takes_each_pixel_from_one(num: int, size, seed: int, alpha: floa
 
 @settings(deadline=None)
 @given(st.sampled_from([1, 3, 5, 7]), seeds, alphas, alphas)
-def test_an_odd_last_picture_stays(num: int, seed: int, mixup: float, cutmix: float) -> None:
-    images, targets, pictures, shares = mixed(num, (4, 6), seed, mixup=mixup, cutmix=cutmix)
-    assert torch.equal(pictures[-1], images[-1])
-    assert torch.equal(shares[-1], targets[-1])
+def test_an_odd_last_image_is_not_mixed(num: int, seed: int, mixup: float, cutmix: float) -> None:
+    images, targets, mixed_images, weights = mixed(num, (4, 6), seed, mixup=mixup, cutmix=cutmix)
+    assert torch.equal(mixed_images[-1], images[-1])
+    assert torch.equal(weights[-1], targets[-1])
 
 
 @settings(deadline=None)
 @given(seeds, st.integers(0, 3), st.integers(0, 100))
 def test_a_part_of_a_batch_is_mixed_as_in_the_whole(seed: int, pairs: int, start: int) -> None:
-    images, targets, pictures, shares = mixed(8, (5, 5), seed, first=2 * start, mixup=0.8, cutmix=1.0)
+    images, targets, mixed_images, weights = mixed(8, (5, 5), seed, first=2 * start, mixup=0.8, cutmix=1.0)
     begin = 2 * pairs
     part = mix(
         images[begin:],
@@ -93,19 +93,20 @@ def test_a_part_of_a_batch_is_mixed_as_in_the_whole(seed: int, pairs: int, start
         Augment(mixup=0.8, cutmix=1.0),
         seed=seed,
         epoch=1,
-        places=range(2 * start + begin, 2 * start + 8),
+        positions=range(2 * start + begin, 2 * start + 8),
     )
-    assert torch.equal(part[0], pictures[begin:])
-    assert torch.equal(part[1], shares[begin:])
+    assert torch.equal(part[0], mixed_images[begin:])
+    assert torch.equal(part[1], weights[begin:])
 
 
 def test_both_kinds_occur_and_pairs_differ() -> None:
-    images, _, pictures, shares = mixed(400, (8, 8), 0, mixup=0.8, cutmix=1.0)
+    images, _, mixed_images, weights = mixed(400, (8, 8), 0, mixup=0.8, cutmix=1.0)
     cut = sum(
-        bool(((pictures[one] == images[one]) | (pictures[one] == images[two])).all()) for one, two in partners(400)
+        bool(((mixed_images[one] == images[one]) | (mixed_images[one] == images[two])).all())
+        for one, two in partners(400)
     )
     assert 120 < cut < 280
-    assert len(shares.diagonal().unique()) > 100
+    assert len(weights.diagonal().unique()) > 100
 
 
 def table_of(labels: list[int]) -> Table:
@@ -142,8 +143,8 @@ def test_each_pair_of_each_epoch_is_mixed_in_its_own_way() -> None:
         augment=Augment(mixup=1.0),
         workers=0,
     )
-    shares = {batch.labels[place, 0].item() for batch in loader.batches(0, 6) for place in (0, 2)}
-    assert len(shares) == 12
+    weights = {batch.labels[place, 0].item() for batch in loader.batches(0, 6) for place in (0, 2)}
+    assert len(weights) == 12
 
 
 @settings(deadline=None)
@@ -160,7 +161,7 @@ def test_an_epoch_is_a_permutation(num: int, seed: int, epoch: int) -> None:
 
 @settings(deadline=None)
 @given(st.integers(30, 300), seeds, st.integers(0, 1000))
-def test_seeds_and_epochs_order_anew(num: int, seed: int, epoch: int) -> None:
+def test_seeds_and_epochs_change_the_order(num: int, seed: int, epoch: int) -> None:
     orders = {
         tuple(epoch_order(num, seed=one, epoch=two)[0].tolist())
         for one, two in ((seed, epoch), (seed + 1, epoch), (seed, epoch + 1), (seed + 1, epoch + 1))
@@ -197,10 +198,10 @@ def test_balance(labels: list[int], seed: int) -> None:
     assert sum(counts) == len(labels)
     assert max(counts) - min(counts) <= 1
     seen: dict[int, int] = {}
-    for picture, before in zip(order.tolist(), times.tolist(), strict=True):
-        assert before == seen.get(picture, 0)
-        seen[picture] = before + 1
-    for label, count in zip(set(labels), counts, strict=True):  # all of a class in turn
+    for row, before in zip(order.tolist(), times.tolist(), strict=True):
+        assert before == seen.get(row, 0)
+        seen[row] = before + 1
+    for label, count in zip(set(labels), counts, strict=True):  # each image of a class in turn
         rounds = [seen.get(row, 0) for row in np.flatnonzero(classes == label).tolist()]
         assert sum(rounds) == count
         assert max(rounds) - min(rounds) <= 1
@@ -209,7 +210,7 @@ def test_balance(labels: list[int], seed: int) -> None:
 @settings(deadline=None)
 @given(labels, seeds, st.integers(2, 4))
 def test_balance_with_repeats(labels: list[int], seed: int, repeats: int) -> None:
-    """Classes differ by one run of repeats, and by what an epoch's end cuts off another."""
+    """Classes differ by at most one run of repeats and the run that the end of the epoch cuts off."""
     order, _ = epoch_order(len(labels), seed=seed, epoch=0, repeats=repeats, balance=np.array(labels, dtype=np.int32))
     counts = class_counts(labels, order)
     assert sum(counts) == len(labels)

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from vitrail.console import DataDirOption, JsonFlag, QuietFlag, print_json, print_table, progress_bar
-from vitrail.errors import shown
+from vitrail.errors import printable
 
-FINDINGS = 3  # the exit code that tells them from a clean set
-SHOWN = 5  # of each kind
+EXIT_FINDINGS = 3  # exit code if anything was found
+MAX_SHOWN = 5  # findings of each kind
 
 
 def command(
@@ -20,16 +20,14 @@ def command(
         str, typer.Argument(metavar="DATA", help="A folder, zip, table, array file, shards, or a known name.")
     ],
     data_dir: DataDirOption = None,
-    sheet: Annotated[
-        Path | None, typer.Option(help="An HTML page to write, with the pictures of the findings.")
-    ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Threads; one a core if not given.")] = None,
+    sheet: Annotated[Path | None, typer.Option(help="Write an HTML page with the images of the findings.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Threads; by default one per core.")] = None,
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """What is wrong with this data: broken files, duplicates, leaks between splits, classes that do not fit.
+    """Find what is wrong with your data: broken files, duplicates, leaks between splits, inconsistent classes.
 
-    Changes no byte of it. Exit code 0 if nothing was found, 3 if something was.
+    The data is never changed. Exit code 0 if nothing was found, 3 otherwise.
     """
     from vitrail.data.check import KINDS
     from vitrail.verbs.check import check
@@ -53,22 +51,22 @@ def command(
             [split or "all", f"{len(classes):,}", f"{sum(classes.values()):,}"]
             for split, classes in report.counts.items()
         ]
-        print_table(["split", "classes", "pictures"], rows)
+        print_table(["split", "classes", "images"], rows)
         for note in report.notes:
-            print(shown(f"Note: {note}."))
+            print(printable(f"Note: {note}."))
         for kind, num in Counter(finding.kind for finding in report.findings).items():
             print(f"\n{kind}: {num:,} ({KINDS[kind]})")
             found = [finding for finding in report.findings if finding.kind == kind]
-            for finding in found[:SHOWN]:
-                print("  " + shown(f"{finding.path}: {finding.detail}" if finding.path else finding.detail))
-            if num > SHOWN:
-                print(f"  and {num - SHOWN:,} more")
+            for finding in found[:MAX_SHOWN]:
+                print("  " + printable(f"{finding.path}: {finding.detail}" if finding.path else finding.detail))
+            if num > MAX_SHOWN:
+                print(f"  and {num - MAX_SHOWN:,} more")
         files = "1 file" if report.files == 1 else f"{report.files:,} files"
         findings = "1 finding" if len(report.findings) == 1 else f"{len(report.findings):,} findings"
         print(f"\n{files} checked in {report.seconds:.1f} s, {findings}.")
         if sheet is not None:
-            print(f"The findings with their pictures: {sheet}")
+            print(f"Findings with their images: {sheet}")
         elif report.findings:
-            print("To see the pictures: add --sheet check.html. To have them all: --json.")
+            print("Add --sheet check.html to see the images, or --json to list all findings.")
     if not report.ok:
-        raise typer.Exit(FINDINGS)
+        raise typer.Exit(EXIT_FINDINGS)

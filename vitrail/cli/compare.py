@@ -8,36 +8,36 @@ from typing import Annotated
 import typer
 
 from vitrail.console import JsonFlag, QuietFlag, print_json, print_table, remark
-from vitrail.errors import shown
+from vitrail.errors import printable
 from vitrail.progress import duration
 
 
 def command(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="The directories of two runs or more.")],
-    out: Annotated[Path, typer.Option(help="The page that is written.")] = Path("compare.html"),
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="The directories of two or more runs.")],
+    out: Annotated[Path, typer.Option(help="The HTML page to write.")] = Path("compare.html"),
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Runs side by side: their scores, what differs in their settings, and whether the difference is luck."""
+    """Compare runs: their scores, how their settings differ, and whether the difference is significant."""
     from vitrail.verbs.compare import compare
 
     result = compare(runs, page=out)
     if as_json:
-        print_json(
+        pairs = [
             {
-                "page": out,
-                "runs": [each._asdict() for each in result.entries],
-                "pairs": [
-                    {**each._asdict(), "paired": None if each.paired is None else each.paired._asdict()}
-                    for each in result.pairs
-                ],
-                "differences": result.differences,
+                "name": pair.name,
+                "paired": None if pair.paired is None else pair.paired._asdict(),
+                "n": pair.n,
+                "real": pair.significant,
             }
-        )
+            for pair in result.pairs
+        ]
+        entries = [each._asdict() for each in result.entries]
+        print_json({"page": out, "runs": entries, "pairs": pairs, "differences": result.differences})
         return
     rows = [
         [
-            shown(each.name),
+            printable(each.name),
             f"{each.score:.2%}",
             f"{each.interval[0]:.2%} to {each.interval[1]:.2%}",
             f"{each.n:,} {each.split}",
@@ -45,15 +45,15 @@ def command(
         ]
         for each in result.entries
     ]
-    print_table(["run", "score", "95 % interval", "pictures", "time"], rows)
+    print_table(["run", "score", "95 % interval", "images", "time"], rows)
     for pair in result.pairs:
         if pair.paired is None:
-            print(f"{shown(pair.name)}: judged on other pictures, so it cannot be told whether it is better.")
+            print(f"{printable(pair.name)}: evaluated on other images, so the scores cannot be compared.")
             continue
         low, high = pair.paired.interval
-        verdict = "more than luck explains" if pair.real else "no more than luck may give"
+        verdict = "significant" if pair.significant else "not significant"
         print(
-            f"{shown(pair.name)}: {pair.paired.difference:+.2%} ({low:+.2%} to {high:+.2%}) on {pair.n:,} pictures, "
+            f"{printable(pair.name)}: {pair.paired.difference:+.2%} ({low:+.2%} to {high:+.2%}) on {pair.n:,} images, "
             f"{verdict} (p = {pair.paired.p_value:.2g})"
         )
     remark(f"Curves, settings and classes: {out}", quiet=quiet)

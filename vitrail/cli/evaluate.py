@@ -18,12 +18,12 @@ from vitrail.console import (
     progress_bar,
     remark,
 )
-from vitrail.errors import shown
+from vitrail.errors import printable
 
 if TYPE_CHECKING:
     from vitrail.verbs.evaluate import Evaluation
 
-WORST = 3  # classes, and confusions, that are named
+NUM_WORST = 3  # classes, and confusions, to print
 
 
 def command(
@@ -32,20 +32,20 @@ def command(
         str, typer.Argument(metavar="DATA", help="A folder, zip, table, array file, shards, or a known name.")
     ],
     weights: WeightsOption = None,
-    compare: Annotated[str | None, typer.Option(help="Another MODEL, judged on the same pictures.")] = None,
-    tta: Annotated[bool, typer.Option("--tta", help="Look at each picture mirrored too (not for letters).")] = False,
+    compare: Annotated[str | None, typer.Option(help="Another MODEL to evaluate on the same images.")] = None,
+    tta: Annotated[bool, typer.Option("--tta", help="Average with mirrored images (not for letters).")] = False,
     real: Annotated[Path | None, typer.Option(help="real.json, for ReaL accuracy on ImageNet.")] = None,
-    split: Annotated[str | None, typer.Option(help="train, val or test; if not given, test, else val.")] = None,
+    split: Annotated[str | None, typer.Option(help="train, val or test; by default test, else val.")] = None,
     data_dir: DataDirOption = None,
     on_error: Annotated[
-        Literal["error", "skip"], typer.Option(help="A picture that cannot be read: error to stop, skip to leave out.")
+        Literal["error", "skip"], typer.Option(help="For an unreadable image: error stops, skip leaves it out.")
     ] = "error",
     batch_size: Annotated[int, typer.Option(min=1)] = 32,
-    predictions: Annotated[bool, typer.Option(help="Each picture's predicted class too.")] = False,
+    predictions: Annotated[bool, typer.Option(help="Print each image's predicted class too.")] = False,
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Accuracy with its interval, and calibration, on pictures whose classes are known.
+    """Measure accuracy, with its interval, and calibration on labelled images.
 
     For ImageNet models the classes may be named by class index, WordNet id or class name.
     """
@@ -66,33 +66,34 @@ def command(
             progress=progress,
         )
     if result.split is not None:
-        remark(f"Judged on the split {result.split}.", quiet=quiet)
+        remark(f"Evaluated on the {result.split} split.", quiet=quiet)
     if result.learned_from:
-        remark("Note: the model was trained on these pictures, so the scores say nothing of others.", quiet=quiet)
+        remark("Note: the model was trained on these images, so the scores say nothing about others.", quiet=quiet)
     for problem in result.skipped:
-        remark(shown(f"Left out: {problem}"), quiet=quiet)
+        remark(printable(f"Left out: {problem}"), quiet=quiet)
     for change in result.changes:
         remark(f"Note: {change}.", quiet=quiet)
     if as_json:
         print_json(_document(result, predictions=predictions))
         return
     if predictions:
-        for path, label in result.predictions:
-            print(f"{label}\t{path}")
+        for path, index in result.predictions:
+            print(f"{index}\t{path}")
     _print(result)
     if compare is not None:
-        _print_compared(result, compare)
+        _print_comparison(result, compare)
 
 
 def _document(result: Evaluation, *, predictions: bool) -> dict[str, Any]:
-    """The result as JSON has it."""
+    """The result as a JSON object."""
+    compared = result.compared
     document = {
         **{field.name: getattr(result, field.name) for field in fields(result) if field.name != "rows"},
         "preprocess": result.preprocess.model_dump(mode="json"),
         "bins": [each._asdict() for each in result.bins],
         "uncalibrated_bins": [each._asdict() for each in result.uncalibrated_bins],
         "classes": [each._asdict() for each in result.classes],
-        "compared": None if result.compared is None else {**result.compared._asdict(), "real": result.compared.real},
+        "compared": None if compared is None else {**compared._asdict(), "real": compared.significant},
     }
     if not predictions:
         del document["predictions"]
@@ -101,8 +102,8 @@ def _document(result: Evaluation, *, predictions: bool) -> dict[str, Any]:
 
 def _print(result: Evaluation) -> None:
     low, high = result.interval
-    pictures = "1 picture" if result.n == 1 else f"{result.n:,} pictures"
-    print(f"top-1    {result.top1:7.2%}   (95 % interval {low:.2%} to {high:.2%}, {pictures})")
+    images = "1 image" if result.n == 1 else f"{result.n:,} images"
+    print(f"top-1    {result.top1:7.2%}   (95 % interval {low:.2%} to {high:.2%}, {images})")
     print(f"top-5    {result.top5:7.2%}")
     if result.map is not None and result.map_interval is not None:
         low, high = result.map_interval
@@ -114,25 +115,29 @@ def _print(result: Evaluation) -> None:
         print(f"balanced {result.balanced:7.2%}   (every class counts the same; {low:.2%} to {high:.2%})")
     print(
         f"ECE      {result.ece:7.2%}   (mean gap between confidence and accuracy; {result.uncalibrated_ece:.2%} before "
-        f"calibration; a perfect one stays below {result.ece_noise:.2%} here)"
+        f"calibration; noise level {result.ece_noise:.2%})"
     )
     print(f"Brier    {result.brier:7.4f}")
-    print(f"unknown  {result.unknown:7.2%}   (called unlike all that the model knows)")
+    print(f"unknown  {result.unknown:7.2%}   (flagged as unlike the images that the model knows)")
     scored = [each for each in result.classes if each.n and each.f1 is not None]
     if len(scored) > 2:
-        worst = sorted(scored, key=lambda each: each.f1 or 0.0)[:WORST]
-        print("worst    " + ", ".join(f"{shown(each.label)} (F1 {each.f1:.0%})" for each in worst))
+        worst = sorted(scored, key=lambda each: each.f1 or 0.0)[:NUM_WORST]
+        print("worst    " + ", ".join(f"{printable(each.label)} (F1 {each.f1:.0%})" for each in worst))
     if result.confused:
-        pairs = (f"{shown(truth)} for {shown(called)} ({count})" for truth, called, count in result.confused[:WORST])
+        pairs = (
+            f"{printable(label)} as {printable(predicted)} ({count})"
+            for label, predicted, count in result.confused[:NUM_WORST]
+        )
         print("confused " + ", ".join(pairs))
 
 
-def _print_compared(result: Evaluation, other: str) -> None:
-    told = result.compared
-    assert told is not None
-    low, high = told.interval
-    verdict = "more than luck explains" if told.real else "no more than luck may give"
+def _print_comparison(result: Evaluation, other: str) -> None:
+    compared = result.compared
+    assert compared is not None
+    low, high = compared.interval
+    verdict = "significant" if compared.significant else "not significant"
     print(
-        f"against {shown(other)}: {told.difference:+.2%} (95 % interval {low:+.2%} to {high:+.2%}), {verdict} "
-        f"(p = {told.p_value:.2g}); only this one is right on {told.only_second}, only the other on {told.only_first}"
+        f"against {printable(other)}: {compared.difference:+.2%} (95 % interval {low:+.2%} to {high:+.2%}), {verdict} "
+        f"(p = {compared.p_value:.2g}); only this model is correct on {compared.only_second} images, only the other "
+        f"on {compared.only_first}"
     )

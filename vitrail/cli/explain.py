@@ -8,28 +8,28 @@ from typing import Annotated
 import typer
 
 from vitrail.console import JsonFlag, ModelArgument, QuietFlag, WeightsOption, print_json, progress_bar
-from vitrail.errors import shown
+from vitrail.errors import printable
 
 
 def command(
     model: ModelArgument,
     images: Annotated[
-        list[str], typer.Argument(metavar="IMAGE...", help="Pictures, folders or zips of them; one page a picture.")
+        list[str], typer.Argument(metavar="IMAGE...", help="Images, folders or zips of images; one page per image.")
     ],
     weights: WeightsOption = None,
-    out: Annotated[Path, typer.Option(help="The folder of the pages.")] = Path("explained"),
+    out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("explained"),
     classes: Annotated[
         list[str] | None,
-        typer.Option("--class", help="A class by name or number, as often as wanted; the likeliest if not given."),
+        typer.Option("--class", help="A class to explain, by name or number; repeatable. Default: the top classes."),
     ] = None,
     method: Annotated[
-        list[str] | None, typer.Option(help="rollout, relevance or gradcam, as often as wanted; all if not given.")
+        list[str] | None, typer.Option(help="rollout, relevance or gradcam; repeatable. Default: all.")
     ] = None,
-    top: Annotated[int, typer.Option(min=1, max=20, help="How many of the likeliest classes.")] = 5,
+    top: Annotated[int, typer.Option(min=1, max=20, help="How many of the top classes to explain.")] = 5,
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """What a model looks at in a picture: an offline page to play with, and a still picture."""
+    """Show what a model attends to in an image: an interactive offline page and a figure."""
     from vitrail.verbs.explain import explain
 
     with progress_bar("Explaining", quiet=quiet) as progress:
@@ -38,9 +38,10 @@ def command(
         )
     if as_json:
         files = [str(path) for each in written for path in (each.page, each.still)]
-        pictures = [{**each._asdict(), "page": str(each.page), "still": str(each.still)} for each in written]
-        print_json({"files": files, "pictures": pictures})
+        explained = [{**each._asdict(), "page": str(each.page), "still": str(each.still)} for each in written]
+        print_json({"files": files, "pictures": explained})
         return
     for each in written:
-        label, odds = max(each.classes, key=lambda told: told[1])
-        print(f"{shown(each.image)}: {shown(label)}, {odds:.1%}\n  {shown(str(each.page))}\n  {shown(str(each.still))}")
+        label, probability = max(each.classes, key=lambda pair: pair[1])
+        print(f"{printable(each.image)}: {printable(label)}, {probability:.1%}")
+        print(f"  {printable(str(each.page))}\n  {printable(str(each.still))}")

@@ -13,17 +13,18 @@ from vitrail.console import DataDirOption, JsonFlag, ModelArgument, QuietFlag, W
 def command(
     model: ModelArgument,
     data: Annotated[
-        str | None, typer.Argument(metavar="DATA", help="Pictures to draw from; without them, what needs none.")
+        str | None,
+        typer.Argument(metavar="DATA", help="Images; without them, only the figures that need none are drawn."),
     ] = None,
     weights: WeightsOption = None,
-    out: Annotated[Path, typer.Option(help="The folder of the figures.")] = Path("figures"),
-    only: Annotated[list[str] | None, typer.Option(help="A figure by name, as often as wanted.")] = None,
-    pictures: Annotated[int, typer.Option(min=1, help="How many pictures are drawn from.")] = 128,
+    out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("figures"),
+    only: Annotated[list[str] | None, typer.Option(help="A figure by name; repeatable. Default: all.")] = None,
+    images: Annotated[int, typer.Option(min=1, help="How many images to use.")] = 128,
     data_dir: DataDirOption = None,
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """The paper's figures of a model, as PNG, SVG and CSV, and a page that explains them."""
+    """Draw the paper's figures for a model, as PNG, SVG and CSV, with a page that explains them."""
     from vitrail.verbs.figures import figures
 
     with progress_bar("Drawing", quiet=quiet) as progress:
@@ -33,7 +34,7 @@ def command(
             weights=weights,
             out=out,
             names=only,
-            num_images=pictures,
+            num_images=images,
             data_dir=data_dir,
             progress=progress,
         )

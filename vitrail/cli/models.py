@@ -10,13 +10,13 @@ from vitrail.console import JsonFlag, QuietFlag, print_json, print_table
 
 
 def command(
-    pattern: Annotated[str, typer.Argument(metavar="[FILTER]", help="A part of a name, or a whole one.")] = "",
+    pattern: Annotated[str, typer.Argument(metavar="[FILTER]", help="Part of a name, or a full name.")] = "",
     as_json: JsonFlag = False,
-    quiet: QuietFlag = False,  # noqa: ARG001 - every verb takes it, and this one has no remarks
+    quiet: QuietFlag = False,  # noqa: ARG001 - every verb takes it; this one prints no remarks
 ) -> None:
-    """The catalogue: every model with its parameters, cost, tokens, input size and known weights.
+    """List the catalogue: parameters, cost, tokens, input size and known weights of every model.
 
-    GFLOPs are twice the multiply-adds, for one picture. A whole name shows the names of its weights too.
+    GFLOPs are twice the multiply-adds for one image. A full name also lists the names of its weights.
     """
     from vitrail.verbs.models import models
 

@@ -13,123 +13,129 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from vitrail.console import JsonFlag, ModelArgument, QuietFlag, WeightsOption, remark
-from vitrail.errors import VitrailError, shown
+from vitrail.errors import VitrailError, printable
 
 if TYPE_CHECKING:
-    from vitrail.verbs.predict import Row
+    from vitrail.verbs.predict import ImageResult
 
-SECONDS = 10.0  # between two lines about how far it is
+PROGRESS_SECONDS = 10.0  # between two lines of progress
 
 
 def command(
     model: ModelArgument,
     images: Annotated[
-        list[str], typer.Argument(metavar="IMAGES...", help="Pictures, folders, zips, patterns, or - for a pipe.")
+        list[str], typer.Argument(metavar="IMAGES...", help="Images, folders, zips, patterns, or - for a pipe.")
     ],
     weights: WeightsOption = None,
     form: Annotated[
-        Literal["table", "jsonl", "csv"], typer.Option("--format", help="How rows are printed, one a picture.")
+        Literal["table", "jsonl", "csv"], typer.Option("--format", help="Output format, one row per image.")
     ] = "table",
-    top: Annotated[int, typer.Option(min=1, help="How many labels a picture, in JSON.")] = 5,
+    top: Annotated[int, typer.Option(min=1, help="Labels per image, in JSON.")] = 5,
     batch_size: Annotated[int, typer.Option(min=1)] = 32,
-    copy_to: Annotated[Path | None, typer.Option(help="Sort copies into a folder a class here.")] = None,
+    copy_to: Annotated[Path | None, typer.Option(help="Sort copies into one folder per class here.")] = None,
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """What a model sees in pictures: labels with calibrated confidence, or "unknown"."""
+    """Classify images: labels with calibrated confidence, or "unknown"."""
     from vitrail.verbs.predict import predict
 
-    rows = predict(model, images, weights=weights, top=top, batch_size=batch_size, copy_to=copy_to)
+    results = predict(model, images, weights=weights, top=top, batch_size=batch_size, copy_to=copy_to)
     num = num_errors = num_unknown = 0
     write = _writer("json" if as_json else form)
     last = time.monotonic()
-    for row in _closing(rows, write):
-        write(row)
-        if time.monotonic() - last > SECONDS and not sys.stdout.isatty():  # on a terminal the rows themselves tell
+    for result in _close_on_error(results, write):
+        write(result)
+        if time.monotonic() - last > PROGRESS_SECONDS and not sys.stdout.isatty():  # a terminal shows the rows
             last = time.monotonic()
-            remark(f"{num:,} pictures so far", quiet=quiet)
+            remark(f"{num:,} images so far", quiet=quiet)
         num += 1
-        num_errors += row.error is not None
-        num_unknown += row.prediction is not None and row.prediction.unknown
+        num_errors += result.error is not None
+        num_unknown += result.prediction is not None and result.prediction.unknown
     write(None)
-    pictures = "1 picture" if num == 1 else f"{num:,} pictures"
-    remark(f"{pictures}, {num_unknown:,} unknown, {num_errors:,} that cannot be read.", quiet=quiet)
+    count = "1 image" if num == 1 else f"{num:,} images"
+    remark(f"{count}, {num_unknown:,} unknown, {num_errors:,} unreadable.", quiet=quiet)
     if num == num_errors:
         raise typer.Exit(2)
 
 
-def _closing(rows: Iterator[Row], write: Any) -> Iterator[Row]:
-    """The rows; if something ends them early, what was begun is ended too."""
-    begun = False
+def _close_on_error(results: Iterator[ImageResult], write: Any) -> Iterator[ImageResult]:
+    """The results; if an error ends them early, the document is closed first."""
+    started = False
     try:
-        for row in rows:
-            begun = True
-            yield row
+        for result in results:
+            started = True
+            yield result
     except VitrailError:
-        if begun:
+        if started:
             write(None)
         raise
 
 
 def _writer(form: str) -> Any:
-    """A function that prints rows as they come, and ends the document when it is told None."""
+    """A function that prints results as they come, and closes the document when called with None."""
     if form == "csv":
         return _CsvTable()
     if form == "jsonl":
-        return lambda row: None if row is None else print(json.dumps(document(row)))
+        return lambda result: None if result is None else print(json.dumps(document(result)))
     if form == "json":
         return _JsonList()
-    return lambda row: None if row is None else print(_line(row))
+    return lambda result: None if result is None else print(_line(result))
 
 
 class _CsvTable:
-    """Rows below a line of titles, which is not written before there is a row."""
+    """CSV rows; the header waits for the first row."""
 
     def __init__(self) -> None:
         self.table = csv.writer(sys.stdout, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-        self.begun = False
+        self.started = False
 
-    def __call__(self, row: Row | None) -> None:
-        if row is None:
+    def __call__(self, result: ImageResult | None) -> None:
+        if result is None:
             return
-        if not self.begun:
+        if not self.started:
             self.table.writerow(["path", "label", "confidence", "unknown", "error"])
-        self.begun = True
-        self.table.writerow(_cells(row))
+        self.started = True
+        self.table.writerow(_cells(result))
 
 
 class _JsonList:
-    """One JSON document of all rows, written as they come."""
+    """One JSON list of all results, written as they come."""
 
     def __init__(self) -> None:
         self.before = "["
 
-    def __call__(self, row: Row | None) -> None:
-        if row is None:
+    def __call__(self, result: ImageResult | None) -> None:
+        if result is None:
             print("[]" if self.before == "[" else "\n]")
             return
-        print(f"{self.before}\n  {json.dumps(document(row))}", end="")
+        print(f"{self.before}\n  {json.dumps(document(result))}", end="")
         self.before = ","
 
 
-def document(row: Row) -> dict[str, Any]:
-    """A row as JSON has it."""
-    if row.prediction is None:
-        return {"path": row.path, "error": row.error}
-    return {"path": row.path, **row.prediction.document()}
+def document(result: ImageResult) -> dict[str, Any]:
+    """A result as a JSON object."""
+    if result.prediction is None:
+        return {"path": result.path, "error": result.error}
+    return {"path": result.path, **result.prediction.document()}
 
 
-def _cells(row: Row) -> list[object]:
-    told = row.prediction
-    if told is None:
-        return [row.path, "", "", "", row.error]
-    return [row.path, told.words, round(told.confidence, 6), str(told.unknown).lower(), ""]
+def _cells(result: ImageResult) -> list[object]:
+    prediction = result.prediction
+    if prediction is None:
+        return [result.path, "", "", "", result.error]
+    return [
+        result.path,
+        prediction.label_text,
+        round(prediction.confidence, 6),
+        str(prediction.unknown).lower(),
+        "",
+    ]
 
 
-def _line(row: Row) -> str:
-    told = row.prediction
-    if told is None:
-        return f"{'error':>8}  {shown(row.path)}: {shown(row.error or '')}"
-    label = shown(told.words) or "(none)"
-    label = f"unknown ({label}?)" if told.unknown else label
-    return f"{told.confidence:8.1%}  {label:<32}  {shown(row.path)}"
+def _line(result: ImageResult) -> str:
+    prediction = result.prediction
+    if prediction is None:
+        return f"{'error':>8}  {printable(result.path)}: {printable(result.error or '')}"
+    label = printable(prediction.label_text) or "(none)"
+    label = f"unknown ({label}?)" if prediction.unknown else label
+    return f"{prediction.confidence:8.1%}  {label:<32}  {printable(result.path)}"

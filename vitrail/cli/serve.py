@@ -14,20 +14,22 @@ from vitrail.console import JsonFlag, ModelArgument, QuietFlag, WeightsOption, p
 def command(
     model: ModelArgument,
     weights: WeightsOption = None,
-    host: Annotated[str, typer.Option(help="Any other address than loopback needs a token.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 8000,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; any other than loopback requires a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = 8000,
     token_file: Annotated[
-        Path | None, typer.Option(help="A file with the token; else VITRAIL_TOKEN of the environment, if there is one.")
+        Path | None, typer.Option(help="File that contains the token. Default: the environment variable VITRAIL_TOKEN.")
     ] = None,
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="A name by which others reach it; may be given again.")
+        list[str] | None, typer.Option(help="Host name under which clients reach the service; repeatable.")
     ] = None,
-    latency: Annotated[int, typer.Option(min=1, help="Milliseconds that a batch may take.")] = 250,
+    latency: Annotated[int, typer.Option(min=1, help="Target time for a batch in milliseconds.")] = 250,
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """A model behind HTTP, with a page: labels, confidence, unknown, and where it looks."""
-    from vitrail.errors import ServeError, shown
+    """Serve a model over HTTP, with a web page: labels, confidence, unknown images, explanations."""
+    from vitrail.errors import ServeError, printable
     from vitrail.verbs.serve import serve
 
     token = os.environ.get("VITRAIL_TOKEN") or None
@@ -35,12 +37,14 @@ def command(
         try:
             token = token_file.read_text(encoding="utf-8").strip()
         except (OSError, ValueError) as error:
-            raise ServeError(f"{token_file} cannot be read.", got=f"{error}.", hint="a file with one token.") from None
+            raise ServeError(
+                f"{token_file} cannot be read.", got=f"{error}.", hint="a file that contains one token."
+            ) from None
 
-    def ready(address: str, facts: dict[str, Any]) -> None:
+    def on_ready(address: str, facts: dict[str, Any]) -> None:
         if as_json:
             print_json({"address": address, "model": facts["name"], "version": facts["version"]})
-        remark(shown(f"{facts['name']} ({facts['engine']}) at {address}; Ctrl-C stops it."), quiet=quiet)
+        remark(printable(f"{facts['name']} ({facts['engine']}) at {address}; press Ctrl-C to stop."), quiet=quiet)
 
     serve(
         model,
@@ -51,5 +55,5 @@ def command(
         allow_hosts=allow_host or (),
         latency=latency / 1000,
         quiet=quiet,
-        ready=ready,
+        on_ready=on_ready,
     )

@@ -1,4 +1,4 @@
-"""What training does to a picture before the model sees it, drawn from one generator a picture."""
+"""Random augmentation of training images, with one seeded generator per image."""
 
 from __future__ import annotations
 
@@ -16,155 +16,155 @@ from vitrail.data.transform import Preprocess
 from vitrail.spec import Spec
 
 Rate = Annotated[float, Field(ge=0.0, le=1.0)]
-Share = Annotated[float, Field(gt=0.0, le=1.0)]
-TRIES = 10  # to find a crop that fits in the picture
+Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
+MAX_TRIES = 10  # to find a rectangle that fits into the image
 MAX_MAGNITUDE = 10.0
 GREY = 128
 
 
 class Augment(Spec):
-    """How pictures are changed at random for training. The defaults are a crop and a flip."""
+    """How training images are augmented. The default is a random resized crop and a flip."""
 
     crop: Literal["resized", "random", "padded"] = "resized"
-    """`resized`: a part of random area and shape. `random`: the covered picture, cropped anywhere (as of DeiT III).
-    `padded`: a small picture, framed by its mirror image and cropped anywhere."""
-    scale: tuple[Share, Share] = (0.08, 1.0)
-    """The smallest and largest part of the area for `resized`."""
+    """`resized`: a crop of random area and aspect ratio. `random`: the image resized to cover the model's size, then
+    cropped at a random position (DeiT III). `padded`: a small image, reflection-padded and cropped at random."""
+    scale: tuple[Fraction, Fraction] = (0.08, 1.0)
+    """The smallest and largest fraction of the area for `resized`."""
     ratio: tuple[PositiveFloat, PositiveFloat] = (3 / 4, 4 / 3)
-    """The narrowest and widest shape for `resized`."""
-    padding: Share = 0.125
-    """The frame for `padded`, as a part of the size: 4 of 32 pixels."""
+    """The smallest and largest aspect ratio for `resized`."""
+    padding: Fraction = 0.125
+    """The padding for `padded`, as a fraction of the size: 4 of 32 pixels."""
     flip_rate: Rate = 0.5
     policy: Literal["none", "rand", "three"] = "none"
     """`rand` is RandAugment (arXiv 1909.13719), `three` is 3-Augment (arXiv 2204.07118)."""
     num_ops: PositiveInt = 2
-    """The number of RandAugment's operations a picture."""
+    """RandAugment operations per image."""
     magnitude: Annotated[float, Field(ge=0.0, le=MAX_MAGNITUDE)] = 9.0
-    """The strength of RandAugment's operations, of 10."""
+    """The strength of RandAugment's operations, from 0 to 10."""
     jitter: NonNegativeFloat = 0.0
-    """The strength by which brightness, contrast and saturation change."""
+    """The strength of the random changes of brightness, contrast and saturation."""
     erase_rate: Rate = 0.0
-    """How often a rectangle is filled with noise (arXiv 1708.04896)."""
+    """The probability that a rectangle is filled with noise (random erasing, arXiv 1708.04896)."""
     mixup: NonNegativeFloat = 0.0
     """The parameter of mixup's Beta distribution (arXiv 1710.09412); 0 is off."""
     cutmix: NonNegativeFloat = 0.0
-    """The parameter of CutMix's Beta distribution (arXiv 1905.04899); 0 is off. With both, each half of the time."""
+    """The parameter of CutMix's Beta distribution (arXiv 1905.04899); 0 is off. With both, either at random."""
     repeats: PositiveInt = 1
-    """How often a picture comes in a row, each time augmented anew."""
+    """How many times in a row each image is shown, with a new augmentation each time."""
     spare: Annotated[float, Field(ge=1.0)] = 1.25
-    """Larger pictures are first reduced to this many times the model's size, short side; the cache holds them so."""
+    """Larger images are first reduced, their short side to this many times the model's size; the cache stores these."""
 
     def stored_size(self, preprocess: Preprocess, rows: int, columns: int) -> tuple[int, int]:
-        """The size in which a picture waits to be augmented."""
+        """The size in which an image is stored until it is augmented."""
         if self.crop == "padded":
-            return preprocess.target(rows, columns)
+            return preprocess.resize_size(rows, columns)
         short = math.ceil(self.spare * max(preprocess.size))
         if min(rows, columns) <= short:
             return rows, columns
         scale = short / min(rows, columns)
         return max(short, round(rows * scale)), max(short, round(columns * scale))
 
-    def stored(self, preprocess: Preprocess, picture: Pixels) -> Pixels:
-        """A picture as it waits to be augmented, in the cache if there is one."""
+    def resize_to_stored(self, preprocess: Preprocess, image: Pixels) -> Pixels:
+        """The image as it is stored until it is augmented, in the cache if there is one."""
         if self.crop == "padded":
-            return preprocess.pixels(picture)
-        return resize(picture, *self.stored_size(preprocess, *picture.shape[:2]), preprocess.kernel)
+            return preprocess.resize_and_crop(image)
+        return resize(image, *self.stored_size(preprocess, *image.shape[:2]), preprocess.kernel)
 
-    def pixels(self, preprocess: Preprocess, stored: Pixels, random: np.random.Generator) -> Pixels:
-        """The augmented picture in the model's size."""
+    def apply(self, preprocess: Preprocess, stored: Pixels, rng: np.random.Generator) -> Pixels:
+        """The augmented image in the model's size."""
         crops = {"resized": self._crop_resized, "random": self._crop_random, "padded": self._crop_padded}
-        picture = crops[self.crop](preprocess, stored, random)
-        if random.random() < self.flip_rate:
-            picture = picture[:, ::-1]
+        pixels = crops[self.crop](preprocess, stored, rng)
+        if rng.random() < self.flip_rate:
+            pixels = pixels[:, ::-1]
         if self.policy != "none" or self.jitter:
-            image = to_image(np.ascontiguousarray(picture))
+            image = to_image(np.ascontiguousarray(pixels))
             if self.policy == "rand":
-                image = self._rand(image, random)
+                image = self._rand_augment(image, rng)
             elif self.policy == "three":
-                image = _three(image, random)
-            picture = np.array(self._jittered(image, random)).reshape(picture.shape)
-        return self._erased(picture, random)
+                image = _three_augment(image, rng)
+            pixels = np.array(self._colour_jitter(image, rng)).reshape(pixels.shape)
+        return self._random_erase(pixels, rng)
 
-    def _crop_resized(self, preprocess: Preprocess, stored: Pixels, random: np.random.Generator) -> Pixels:
+    def _crop_resized(self, preprocess: Preprocess, stored: Pixels, rng: np.random.Generator) -> Pixels:
         rows, columns = stored.shape[:2]
-        for _ in range(TRIES):
-            area = rows * columns * random.uniform(*self.scale)
-            shape = math.exp(random.uniform(math.log(self.ratio[0]), math.log(self.ratio[1])))
+        for _ in range(MAX_TRIES):
+            area = rows * columns * rng.uniform(*self.scale)
+            shape = math.exp(rng.uniform(math.log(self.ratio[0]), math.log(self.ratio[1])))
             height, width = round(math.sqrt(area / shape)), round(math.sqrt(area * shape))
             if 0 < height <= rows and 0 < width <= columns:
                 break
-        else:  # a very long picture: a part as long as the ratio allows
+        else:  # a very long image: as much of it as the ratio allows
             height = min(rows, max(1, round(columns / self.ratio[0])))
             width = min(columns, max(1, round(rows * self.ratio[1])))
-        top, left = random.integers(rows - height + 1), random.integers(columns - width + 1)
-        part = np.ascontiguousarray(stored[top : top + height, left : left + width])
-        return resize(part, *preprocess.size, preprocess.kernel)
+        top, left = rng.integers(rows - height + 1), rng.integers(columns - width + 1)
+        crop = np.ascontiguousarray(stored[top : top + height, left : left + width])
+        return resize(crop, *preprocess.size, preprocess.kernel)
 
-    def _crop_random(self, preprocess: Preprocess, stored: Pixels, random: np.random.Generator) -> Pixels:
+    def _crop_random(self, preprocess: Preprocess, stored: Pixels, rng: np.random.Generator) -> Pixels:
         rows, columns = preprocess.size
-        whole = preprocess.override({"crop": 1.0}).target(*stored.shape[:2])
-        top, left = int(random.integers(whole[0] - rows + 1)), int(random.integers(whole[1] - columns + 1))
+        whole = preprocess.override({"crop": 1.0}).resize_size(*stored.shape[:2])
+        top, left = int(rng.integers(whole[0] - rows + 1)), int(rng.integers(whole[1] - columns + 1))
         return resize_part(stored, whole, (top, left), (rows, columns), preprocess.kernel)
 
-    def _crop_padded(self, preprocess: Preprocess, stored: Pixels, random: np.random.Generator) -> Pixels:
+    def _crop_padded(self, preprocess: Preprocess, stored: Pixels, rng: np.random.Generator) -> Pixels:
         rows, columns = preprocess.size
-        frame = [max(1, round(side * self.padding)) for side in (rows, columns)]
-        framed = np.pad(
-            stored, ((frame[0],) * 2, (frame[1],) * 2, (0, 0)), mode="reflect" if min(rows, columns) > 1 else "edge"
+        pad = [max(1, round(side * self.padding)) for side in (rows, columns)]
+        padded = np.pad(
+            stored, ((pad[0],) * 2, (pad[1],) * 2, (0, 0)), mode="reflect" if min(rows, columns) > 1 else "edge"
         )
-        top, left = random.integers(2 * frame[0] + 1), random.integers(2 * frame[1] + 1)
-        return framed[top : top + rows, left : left + columns]
+        top, left = rng.integers(2 * pad[0] + 1), rng.integers(2 * pad[1] + 1)
+        return padded[top : top + rows, left : left + columns]
 
-    def _rand(self, image: Image.Image, random: np.random.Generator) -> Image.Image:
-        for name in random.choice(len(OPERATIONS), size=self.num_ops):
-            strength = np.clip(random.normal(self.magnitude, 0.5), 0.0, MAX_MAGNITUDE) / MAX_MAGNITUDE
-            sign = 1.0 if random.random() < 0.5 else -1.0
-            if random.random() < 0.5:  # as in timm, each operation is applied half of the time
-                image = OPERATIONS[name](image, float(strength), sign)
+    def _rand_augment(self, image: Image.Image, rng: np.random.Generator) -> Image.Image:
+        for number in rng.choice(len(OPERATIONS), size=self.num_ops):
+            strength = np.clip(rng.normal(self.magnitude, 0.5), 0.0, MAX_MAGNITUDE) / MAX_MAGNITUDE
+            sign = 1.0 if rng.random() < 0.5 else -1.0
+            if rng.random() < 0.5:  # as in timm, each operation is applied with probability 0.5
+                image = OPERATIONS[number](image, float(strength), sign)
         return image
 
-    def _jittered(self, image: Image.Image, random: np.random.Generator) -> Image.Image:
+    def _colour_jitter(self, image: Image.Image, rng: np.random.Generator) -> Image.Image:
         if not self.jitter:
             return image
         enhancers = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
-        for number in random.permutation(len(enhancers)):
-            factor = random.uniform(max(0.0, 1.0 - self.jitter), 1.0 + self.jitter)
+        for number in rng.permutation(len(enhancers)):
+            factor = rng.uniform(max(0.0, 1.0 - self.jitter), 1.0 + self.jitter)
             image = enhancers[number](image).enhance(factor)
         return image
 
-    def _erased(self, picture: Pixels, random: np.random.Generator) -> Pixels:
-        if random.random() >= self.erase_rate:
-            return picture
-        rows, columns, channels = picture.shape
-        for _ in range(TRIES):
-            area = rows * columns * random.uniform(0.02, 1 / 3)
-            shape = math.exp(random.uniform(math.log(0.3), math.log(1 / 0.3)))
+    def _random_erase(self, pixels: Pixels, rng: np.random.Generator) -> Pixels:
+        if rng.random() >= self.erase_rate:
+            return pixels
+        rows, columns, channels = pixels.shape
+        for _ in range(MAX_TRIES):
+            area = rows * columns * rng.uniform(0.02, 1 / 3)
+            shape = math.exp(rng.uniform(math.log(0.3), math.log(1 / 0.3)))
             height, width = round(math.sqrt(area / shape)), round(math.sqrt(area * shape))
             if 0 < height < rows and 0 < width < columns:
-                top, left = random.integers(rows - height + 1), random.integers(columns - width + 1)
-                picture = picture.copy()
-                noise = random.integers(256, size=(height, width, channels), dtype=np.uint8)
-                picture[top : top + height, left : left + width] = noise
+                top, left = rng.integers(rows - height + 1), rng.integers(columns - width + 1)
+                pixels = pixels.copy()
+                noise = rng.integers(256, size=(height, width, channels), dtype=np.uint8)
+                pixels[top : top + height, left : left + width] = noise
                 break
-        return picture
+        return pixels
 
 
-def _three(image: Image.Image, random: np.random.Generator) -> Image.Image:
-    """One of three: grey, solarised or blurred."""
-    choice = random.integers(3)
+def _three_augment(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """One of three: greyscale, solarised or blurred."""
+    choice = rng.integers(3)
     if choice == 0:
         return image.convert("L").convert(image.mode)
     if choice == 1:
         return ImageOps.solarize(image, GREY)
-    return image.filter(ImageFilter.GaussianBlur(random.uniform(0.1, 2.0)))
+    return image.filter(ImageFilter.GaussianBlur(rng.uniform(0.1, 2.0)))
 
 
-def _moved(image: Image.Image, matrix: tuple[float, float, float, float, float, float]) -> Image.Image:
+def _affine(image: Image.Image, matrix: tuple[float, float, float, float, float, float]) -> Image.Image:
     fill = GREY if image.mode == "L" else (GREY,) * 3
     return image.transform(image.size, Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR, fillcolor=fill)
 
 
-def _enhanced(enhancer: Callable[[Image.Image], ImageEnhance._Enhance]) -> Operation:
+def _enhance(enhancer: Callable[[Image.Image], ImageEnhance._Enhance]) -> Operation:
     return lambda image, strength, sign: enhancer(image).enhance(max(0.1, 1.0 + 0.9 * sign * strength))
 
 
@@ -178,15 +178,15 @@ OPERATIONS: tuple[Operation, ...] = (
     lambda image, strength, _: ImageOps.solarize(
         image.point(lambda value: min(255, value + 110 * strength)), 256 - round(128 * strength)
     ),
-    _enhanced(ImageEnhance.Color),
-    _enhanced(ImageEnhance.Contrast),
-    _enhanced(ImageEnhance.Brightness),
-    _enhanced(ImageEnhance.Sharpness),
+    _enhance(ImageEnhance.Color),
+    _enhance(ImageEnhance.Contrast),
+    _enhance(ImageEnhance.Brightness),
+    _enhance(ImageEnhance.Sharpness),
     lambda image, strength, sign: image.rotate(
         30.0 * sign * strength, Image.Resampling.BILINEAR, fillcolor=GREY if image.mode == "L" else (GREY,) * 3
     ),
-    lambda image, strength, sign: _moved(image, (1.0, 0.3 * sign * strength, 0.0, 0.0, 1.0, 0.0)),
-    lambda image, strength, sign: _moved(image, (1.0, 0.0, 0.0, 0.3 * sign * strength, 1.0, 0.0)),
-    lambda image, strength, sign: _moved(image, (1.0, 0.0, 0.45 * sign * strength * image.width, 0.0, 1.0, 0.0)),
-    lambda image, strength, sign: _moved(image, (1.0, 0.0, 0.0, 0.0, 1.0, 0.45 * sign * strength * image.height)),
+    lambda image, strength, sign: _affine(image, (1.0, 0.3 * sign * strength, 0.0, 0.0, 1.0, 0.0)),
+    lambda image, strength, sign: _affine(image, (1.0, 0.0, 0.0, 0.3 * sign * strength, 1.0, 0.0)),
+    lambda image, strength, sign: _affine(image, (1.0, 0.0, 0.45 * sign * strength * image.width, 0.0, 1.0, 0.0)),
+    lambda image, strength, sign: _affine(image, (1.0, 0.0, 0.0, 0.0, 1.0, 0.45 * sign * strength * image.height)),
 )

@@ -1,4 +1,4 @@
-"""What is wrong with a data set, found before an hour is lost on it. Nothing of it is changed."""
+"""Finds what is wrong with a data set before an hour of training is wasted on it. The data is only read."""
 
 from __future__ import annotations
 
@@ -11,56 +11,56 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitrail.data.class_audit import class_findings
-from vitrail.data.duplicates import near_pairs
+from vitrail.data.duplicates import find_near_duplicates
 from vitrail.data.scan import Scan, scan_item
 from vitrail.data.table import SPLITS, Finding, Item, Source, Stream
 from vitrail.machine import num_cores
 
 KINDS = {
-    "empty": "a file without content",
-    "missing": "named in a table, but not there",
-    "unreadable": "the system, or a password, keeps it from being read",
-    "not-a-picture": "something else under the name of a picture",
+    "empty": "the file has no content",
+    "missing": "listed in a table, but the file does not exist",
+    "unreadable": "no permission to read it, or it needs a password",
+    "not-an-image": "something else with an image suffix",
     "truncated": "the end of the file is missing",
-    "damaged": "the content is broken",
+    "damaged": "the content is corrupt",
     "oversized": "more pixels or bytes than Vitrail decodes",
-    "special": "a pipe, socket or device, never opened",
+    "special": "a pipe, socket or device; never opened",
     "link": "a link that is not followed",
-    "unsafe": "a name in an archive that is not used",
-    "ignored": "in a place, or of a kind, that is not read",
-    "wrong-suffix": "read by its content, but other programs may go by the name",
-    "blank": "nothing to learn from",
-    "leak": "the same picture in two splits: the score would be too good",
-    "contradiction": "the same picture under two labels",
+    "unsafe": "an archive member with an unsafe name; not read",
+    "ignored": "in a folder, or of a type, that is not read",
+    "wrong-suffix": "read by its content, but other programs may trust the suffix",
+    "blank": "a single colour: nothing to learn from",
+    "leak": "the same image in two splits: scores would be too good",
+    "contradiction": "the same image under two labels",
     "duplicate": "the same file twice",
-    "near-duplicate": "the same picture, encoded again, resized, mirrored or cropped",
-    "same-class": "one class under two names, as it seems",
-    "slip": "a rare label that looks like a misspelling",
-    "layout": "a class that is called like a split",
-    "untrained-class": "in another split, but not in train: it cannot be learned",
-    "missing-class": "in another split, but not here: it cannot be judged",
-    "few-pictures": "too little to learn a class from",
-    "imbalance": "the largest class is ten or more times the smallest: train with balanced=true",
+    "near-duplicate": "the same image re-encoded, resized, mirrored or cropped",
+    "same-class": "probably one class under two names",
+    "misspelling": "a rare class name that looks like a misspelling",
+    "layout": "a class named like a split",
+    "untrained-class": "in another split but not in train: it cannot be learned",
+    "missing-class": "in another split but not in this one: it cannot be evaluated",
+    "few-images": "too few images to learn a class from",
+    "imbalance": "the largest class is at least ten times the smallest: train with balanced=true",
 }
-"""Every kind of finding, in the order they are told."""
-SAME, MIRRORED, NEAR = "the same file as", "the mirror image of", "nearly the same picture as"
-DOUBLES = {SAME: "duplicate", MIRRORED: "near-duplicate", NEAR: "near-duplicate"}
-CHUNK = 32  # pictures a task
-TRIED = 0.1  # of the seconds, before it is foretold how many it will take
+"""Every kind of finding, in the order of the report."""
+SAME, MIRRORED, NEAR = "the same file as", "the mirror image of", "nearly the same image as"
+DUPLICATE_KINDS = {SAME: "duplicate", MIRRORED: "near-duplicate", NEAR: "near-duplicate"}
+CHUNK = 32  # images per task
+TRIED = 0.1  # fraction of the time limit after which the total time is extrapolated
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a check found, and what it saw on the way."""
+    """The findings of a check, and statistics of the data."""
 
     origin: str
     files: int
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
-    """What is worth knowing, but not wrong."""
+    """Worth knowing, but not wrong."""
     counts: dict[str, dict[str, int]]
-    """Pictures by split and class."""
+    """The number of images by split and class."""
     formats: dict[str, int]
     seconds: float
 
@@ -75,33 +75,33 @@ def check_source(
     *,
     workers: int | None = None,
     progress: Progress | None = None,
-    seen: Sequence[Scan] | None = None,
+    scans: Sequence[Scan] | None = None,
 ) -> Report:
-    """Thumbnail at every picture of a source, unless they have been `seen`, then at all of them together."""
+    """Scan every image of a source, unless its `scans` are passed, then compare them with each other."""
     started = time.monotonic()
-    scans = scan_source(source, workers=workers, progress=progress) if seen is None else seen
+    scans = scan_source(source, workers=workers, progress=progress) if scans is None else scans
     assert scans is not None
     split_of = _split_names(source)
-    good = [seen for seen in scans if seen.problem is None]
+    good = [scan for scan in scans if scan.problem is None]
     findings = [
-        *source.aside,
-        *(seen.problem for seen in scans if seen.problem is not None),
-        *(seen.remark for seen in good if seen.remark is not None),
-        *_doubles(good, source, split_of),
+        *source.findings,
+        *(scan.problem for scan in scans if scan.problem is not None),
+        *(scan.remark for scan in good if scan.remark is not None),
+        *_duplicates(good, source, split_of),
     ]
-    counts = _counts(good, source, split_of)
+    counts = _count_classes(good, source, split_of)
     findings += class_findings(counts, source.classes)
-    place = {kind: number for number, kind in enumerate(KINDS)}
+    order = {kind: number for number, kind in enumerate(KINDS)}
     return Report(
         origin=source.origin,
-        files=len(scans) + sum(finding.kind != "ignored" for finding in source.aside),
-        findings=tuple(sorted(findings, key=lambda finding: (place[finding.kind], finding.path))),
+        files=len(scans) + sum(finding.kind != "ignored" for finding in source.findings),
+        findings=tuple(sorted(findings, key=lambda finding: (order[finding.kind], finding.path))),
         notes=(
             *_notes(good),
-            *(["there is one class only, so nothing to tell apart"] if len(source.classes) == 1 else []),
+            *(["there is only one class, so there is nothing to classify"] if len(source.classes) == 1 else []),
         ),
         counts=counts,
-        formats=dict(Counter(seen.format or "array" for seen in good).most_common()),
+        formats=dict(Counter(scan.format or "array" for scan in good).most_common()),
         seconds=time.monotonic() - started,
     )
 
@@ -109,7 +109,7 @@ def check_source(
 def scan_source(
     source: Source, *, workers: int | None = None, progress: Progress | None = None, seconds: float | None = None
 ) -> list[Scan] | None:
-    """A look at every picture, in order; None, and an early end, if it would take longer than so many seconds."""
+    """Scan every image, in order. Stops early and returns None if it would take longer than `seconds`."""
     started = time.monotonic()
     seen: list[Scan] = []
     for each in _probes(source, num_cores() if workers is None else workers):
@@ -123,24 +123,24 @@ def scan_source(
 
 
 def _probes(source: Source, workers: int) -> Iterator[Scan]:
-    """A look at each picture, in order; only a few wait at a time, however many there are."""
-    waiting: deque[Future[list[Scan]]] = deque()
+    """Scan each image, in order, with a bounded number of tasks in flight."""
+    pending: deque[Future[list[Scan]]] = deque()
     with ThreadPoolExecutor(max(1, workers)) as pool:
         try:
             for chunk in _chunks(source):
-                waiting.append(pool.submit(lambda pictures: [scan_item(picture) for picture in pictures], chunk))
-                if len(waiting) > 2 * workers + 2:
-                    yield from waiting.popleft().result()
-            while waiting:
-                yield from waiting.popleft().result()
+                pending.append(pool.submit(lambda items: [scan_item(item) for item in items], chunk))
+                if len(pending) > 2 * workers + 2:
+                    yield from pending.popleft().result()
+            while pending:
+                yield from pending.popleft().result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _chunks(pictures: Iterable[Item]) -> Iterator[list[Item]]:
+def _chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
     chunk: list[Item] = []
-    for picture in pictures:
-        chunk.append(picture)
+    for item in items:
+        chunk.append(item)
         if len(chunk) == CHUNK:
             yield chunk
             chunk = []
@@ -149,7 +149,7 @@ def _chunks(pictures: Iterable[Item]) -> Iterator[list[Item]]:
 
 
 def _split_names(source: Source) -> Callable[[int], str]:
-    """The name of a picture's split by the picture's index; nothing if there are no splits."""
+    """A function from an image's index to its split's name; empty names if there are no splits."""
     none = "no split" if source.split_names else ""
 
     def name(split: int) -> str:
@@ -163,67 +163,67 @@ def _split_names(source: Source) -> Callable[[int], str]:
     return lambda index: name(int(splits[index]))
 
 
-def _counts(good: list[Scan], source: Source, split_of: Callable[[int], str]) -> dict[str, dict[str, int]]:
+def _count_classes(good: list[Scan], source: Source, split_of: Callable[[int], str]) -> dict[str, dict[str, int]]:
     counts: dict[str, dict[str, int]] = {}
-    for seen in good:
-        classes = counts.setdefault(split_of(seen.index), {})
-        for label in seen.labels:
+    for scan in good:
+        classes = counts.setdefault(split_of(scan.index), {})
+        for label in scan.labels:
             classes[source.classes[label]] = classes.get(source.classes[label], 0) + 1
     return counts
 
 
-def _doubles(good: list[Scan], source: Source, split_of: Callable[[int], str]) -> Iterator[Finding]:
-    """The same picture twice: across splits a leak, under two labels a contradiction, else just a double."""
+def _duplicates(good: list[Scan], source: Source, split_of: Callable[[int], str]) -> Iterator[Finding]:
+    """Images that occur twice: a leak across splits, a contradiction under two labels, else a duplicate."""
     by_key: dict[bytes, list[int]] = {}
-    for place, seen in enumerate(good):
-        by_key.setdefault(seen.key, []).append(place)
-    comparable = [place for places in by_key.values() if good[place := places[0]].look is not None]
-    near = near_pairs([look for place in comparable if (look := good[place].look) is not None])
+    for place, scan in enumerate(good):
+        by_key.setdefault(scan.key, []).append(place)
+    comparable = [place for places in by_key.values() if good[place := places[0]].thumbnail is not None]
+    near = find_near_duplicates([thumbnail for place in comparable if (thumbnail := good[place].thumbnail) is not None])
     pairs = [(places[0], other, SAME) for places in by_key.values() for other in places[1:]]
-    pairs += [(comparable[one], comparable[other], MIRRORED if turned else NEAR) for one, other, turned in near]
-    told: set[tuple[int, str]] = set()  # a kind once a picture, with the first that it looks like
+    pairs += [(comparable[one], comparable[other], MIRRORED if mirrored else NEAR) for one, other, mirrored in near]
+    reported: set[tuple[int, str]] = set()  # each kind once per image, with the first image that it resembles
     for first, second, how in pairs:
-        # The split that comes first keeps the picture: what is in training too is the leak of the others.
-        one, other = sorted((good[first], good[second]), key=lambda seen: (_rank(split_of(seen.index)), seen.index))
-        kinds = {"leak"} if split_of(one.index) != split_of(other.index) else {DOUBLES[how]}
+        # The earlier split keeps the image: one that is also in train is reported for the other split.
+        one, other = sorted((good[first], good[second]), key=lambda scan: (_rank(split_of(scan.index)), scan.index))
+        kinds = {"leak"} if split_of(one.index) != split_of(other.index) else {DUPLICATE_KINDS[how]}
         if one.labels != other.labels:
             kinds.add("contradiction")
         for kind in kinds:
-            if (other.index, kind) not in told:
-                told.add((other.index, kind))
-                yield Finding(other.name, kind, _told(kind, how, one, other, source, split_of), one.name)
+            if (other.index, kind) not in reported:
+                reported.add((other.index, kind))
+                yield Finding(other.name, kind, _describe(kind, how, one, other, source, split_of), one.name)
 
 
 def _rank(split: str) -> int:
     return SPLITS.index(split) if split in SPLITS else len(SPLITS)
 
 
-def _told(kind: str, how: str, one: Scan, other: Scan, source: Source, split_of: Callable[[int], str]) -> str:
+def _describe(kind: str, how: str, one: Scan, other: Scan, source: Source, split_of: Callable[[int], str]) -> str:
     if kind == "leak":
         return f"{how} {one.name}: in {split_of(other.index)} and in {split_of(one.index)}"
     if kind == "contradiction":
-        names = [" and ".join(source.classes[label] for label in seen.labels) or "none" for seen in (one, other)]
-        return f"{how} {one.name}, but {names[1]} instead of {names[0]}"
+        names = [" and ".join(source.classes[label] for label in scan.labels) or "none" for scan in (one, other)]
+        return f"{how} {one.name}, but labelled {names[1]} instead of {names[0]}"
     return f"{how} {one.name}"
 
 
 def _notes(good: list[Scan]) -> Iterator[str]:
-    """Modes, sizes and orientations, if they are mixed."""
+    """Mixed colour modes, sizes and orientations."""
     if not good:
         return
-    modes = Counter(seen.mode for seen in good)
+    modes = Counter(scan.mode for scan in good)
     if len(modes) > 1:
         yield "colour modes are mixed: " + ", ".join(f"{mode} {num:,}" for mode, num in modes.most_common())
-    sizes = sorted({seen.size for seen in good}, key=lambda size: size[0] * size[1])
+    sizes = sorted({scan.size for scan in good}, key=lambda size: size[0] * size[1])
     if len(sizes) > 1:
         small, large = (f"{columns} x {rows}" for rows, columns in (sizes[0], sizes[-1]))
-        yield f"sizes are mixed: {len(sizes):,} of them, {small} to {large} pixels"
-    wide = Counter(
-        "upright" if rows > columns else "wide" if columns > rows else "square"
-        for rows, columns in (seen.size for seen in good)
+        yield f"sizes are mixed: {len(sizes):,} different ones, {small} to {large} pixels"
+    shapes = Counter(
+        "portrait" if rows > columns else "landscape" if columns > rows else "square"
+        for rows, columns in (scan.size for scan in good)
     )
-    if len(wide) > 1:
-        yield "shapes are mixed: " + ", ".join(f"{shape} {num:,}" for shape, num in wide.most_common())
-    turned = sum(seen.orientation > 1 for seen in good)
-    if turned:
-        yield f"{turned:,} of {len(good):,} pictures are stored turned, as their EXIF says; Vitrail turns them upright"
+    if len(shapes) > 1:
+        yield "shapes are mixed: " + ", ".join(f"{shape} {num:,}" for shape, num in shapes.most_common())
+    rotated = sum(scan.orientation > 1 for scan in good)
+    if rotated:
+        yield f"{rotated:,} of {len(good):,} images have an EXIF rotation; Vitrail applies it"

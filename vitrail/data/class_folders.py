@@ -1,4 +1,4 @@
-"""Class folders: what the names of files say about splits and classes, in a folder, an archive or a shard alike."""
+"""Class folders: splits and classes from file names, in a folder, an archive or a shard alike."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from vitrail.data.table import NO_SPLIT, SUFFIXES, Finding, split_number
 from vitrail.errors import DataError
 
 COMPANIONS = (".txt", ".md", ".json", ".xml", ".csv", ".yaml", ".yml", ".html", ".db", ".ini", ".log", ".mat")
-LOOKED_AT = 10_000  # entries, to know a folder of class folders
-UNFIT_NAME = "a kind of file that Vitrail does not read"
-OUTSIDE = "a picture outside the class folders"
-BESIDE = "a picture beside the splits"
+MAX_ENTRIES = 10_000  # read to recognise class folders
+UNSUPPORTED = "a file type that Vitrail does not read"
+OUTSIDE_CLASSES = "an image outside the class folders"
+OUTSIDE_SPLITS = "an image outside the split folders"
 
 
 class Place(NamedTuple):
-    """Where a picture belongs, and which of the given names it has; sorts by split, class and path."""
+    """The split, class and path of an image, and its original name; sorts in this order."""
 
     split: int
     label: str
@@ -27,58 +27,58 @@ class Place(NamedTuple):
 
 
 def is_image_name(name: str) -> bool:
-    """Whether a file is called like a picture; whether it is one, its content tells."""
+    """Whether a file has an image suffix; its content decides whether it is one."""
     return PurePosixPath(name).suffix.lower() in SUFFIXES
 
 
 def is_companion(name: str) -> bool:
-    """Whether a file is of the kind that lies beside pictures in most sets, and that nobody misses."""
+    """Whether a file is of a type that often accompanies images (notes, annotations), not worth a finding."""
     return PurePosixPath(name).suffix.lower() in COMPANIONS
 
 
 def has_class_folders(root: Path) -> bool:
-    """Whether pictures lie in folders below the root, or in its splits: archives beside them are then not the data."""
-    found = (path for depth in ("*/*", "*/*/*") for path in islice(root.glob(depth), LOOKED_AT))
+    """Whether there are images in class folders, with or without splits; archives next to them are then ignored."""
+    found = (path for depth in ("*/*", "*/*/*") for path in islice(root.glob(depth), MAX_ENTRIES))
     return any(is_image_name(path.name) for path in found)
 
 
-def arrange(names: Sequence[str], origin: str, aside: Sequence[Finding] = ()) -> tuple[list[Place], list[Finding]]:
-    """Pictures sorted by split, class and path, so that the order never depends on the file system.
+def arrange(names: Sequence[str], origin: str, findings: Sequence[Finding] = ()) -> tuple[list[Place], list[Finding]]:
+    """Images sorted by split, class and path, so that the order never depends on the file system.
 
-    A class is the first folder below the root, or below a split. One folder around all others is looked through. What
-    was set `aside` before is told if nothing else is there.
+    A class is the first folder below the root, or below a split. A single outer folder does not count.
+    Earlier `findings` are mentioned in the error if there are no images; new ones are returned.
     """
     split_up = [(tuple(name.split("/")), name) for name in names]
     tops = {parts[0] for parts, _ in split_up if len(parts) > 1}
     inner = {parts[1] for parts, _ in split_up if len(parts) > 2}
-    around = len(inner) > 1 or all(len(parts) > 2 for parts, _ in split_up)
-    if len(tops) == 1 and around and split_number(next(iter(tops))) is None:
+    wrapped = len(inner) > 1 or all(len(parts) > 2 for parts, _ in split_up)
+    if len(tops) == 1 and wrapped and split_number(next(iter(tops))) is None:
         split_up = [(parts[1:] if len(parts) > 1 else parts, name) for parts, name in split_up]
     splits = _splits([parts for parts, _ in split_up])
-    places, left = [], []
+    places, ignored = [], []
     for parts, name in split_up:
         if splits and parts[0] not in splits:
-            left.append(Finding(name, "ignored", BESIDE))
+            ignored.append(Finding(name, "ignored", OUTSIDE_SPLITS))
         elif len(parts) < (3 if splits else 2):
-            left.append(Finding(name, "ignored", OUTSIDE))
+            ignored.append(Finding(name, "ignored", OUTSIDE_CLASSES))
         else:
             label = parts[1] if splits else parts[0]
             places.append(Place(splits.get(parts[0], NO_SPLIT), label, parts, name))
     if not places:
         shown = ", ".join(sorted({name.partition("/")[0] for name in names})[:5])
-        got = f"pictures in {shown}." if shown else "no file with the name of a picture."
-        if aside:
-            got += f" {len(aside)} set aside, such as {aside[0].path}: {aside[0].detail}."
+        got = f"images in {shown}." if shown else "no file with an image suffix."
+        if findings:
+            got += f" {len(findings)} skipped, such as {findings[0].path}: {findings[0].detail}."
         raise DataError(
-            f"{origin} has no pictures in class folders.",
+            f"{origin} has no images in class folders.",
             got=got,
-            hint="CLASS/picture.jpg, or train/CLASS/picture.jpg, in it.",
+            hint="CLASS/image.jpg or train/CLASS/image.jpg inside it.",
         )
-    return sorted(places), left
+    return sorted(places), ignored
 
 
 def _splits(paths: list[tuple[str, ...]]) -> dict[str, int]:
-    """The top folders that are splits, if that is how the set is laid out: two of them, or no other folder."""
+    """The top folders that are splits, if there are two of them or no other folders; otherwise they are classes."""
     tops = {parts[0] for parts in paths if len(parts) > 1}
     named = {top: number for top in tops if (number := split_number(top)) is not None}
     deep = any(len(parts) > 2 and parts[0] in named for parts in paths)

@@ -1,4 +1,4 @@
-"""The preprocessing in the words of timm (`pretrained_cfg`) and of transformers (`preprocessor_config.json`)."""
+"""Converts the preprocessing to and from timm's `pretrained_cfg` and transformers' `preprocessor_config.json`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from vitrail.errors import SpecError
 
 CROP_MODES = {"center": "cover", "squash": "squash"}
 RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
-KERNEL_OF_NUMBER = {number: kernel for kernel, number in RESAMPLE.items()}
-SQUASHING = ("ViT", "DeiT", "Siglip", "Beit")  # processors whose plain number of a size stands for both sides
+KERNELS = {number: kernel for kernel, number in RESAMPLE.items()}
+SQUASHING = ("ViT", "DeiT", "Siglip", "Beit")  # processors for which a single number is the size of both sides
 SCALE = 1 / 255
 
 
 def to_timm(preprocess: Preprocess) -> dict[str, Any]:
-    """The fields of timm's `pretrained_cfg` that prepare a picture."""
+    """The preprocessing fields of timm's `pretrained_cfg`."""
     modes = {ours: theirs for theirs, ours in CROP_MODES.items()}
     return {
         "input_size": [preprocess.channels, *preprocess.size],
@@ -30,11 +30,11 @@ def to_timm(preprocess: Preprocess) -> dict[str, Any]:
 
 
 def from_timm(config: Mapping[str, Any]) -> Preprocess:
-    """The preprocessing that a `pretrained_cfg` tells; what it leaves out is timm's default."""
+    """The preprocessing of a `pretrained_cfg`; missing fields have timm's defaults."""
     channels, *size = _numbers(config, "input_size", 3, [3, 224, 224])
     mode = config.get("crop_mode") or "center"
     if mode not in CROP_MODES:
-        raise SpecError("this crop mode of timm's is none of Vitrail's.", got=f"{mode!r}.", hint="center or squash.")
+        raise SpecError("this crop mode of timm is not supported.", got=f"{mode!r}.", hint="center or squash.")
     return Preprocess.parse(
         {
             "size": size,
@@ -49,10 +49,10 @@ def from_timm(config: Mapping[str, Any]) -> Preprocess:
 
 
 def to_hf(preprocess: Preprocess) -> dict[str, Any]:
-    """The `preprocessor_config.json` with which transformers prepares pictures in the same way."""
+    """The `preprocessor_config.json` with which transformers preprocesses images in the same way."""
     rows, columns = preprocess.size
     if preprocess.mode != "rgb":
-        raise SpecError("transformers prepares pictures of three channels.", got="mode=grey.", hint="mode=rgb.")
+        raise SpecError("transformers needs images with three channels.", got="mode=grey.", hint="mode=rgb.")
     config: dict[str, Any] = {
         "do_convert_rgb": True,
         "do_resize": True,
@@ -80,12 +80,12 @@ def to_hf(preprocess: Preprocess) -> dict[str, Any]:
 
 
 def from_hf(config: Mapping[str, Any]) -> Preprocess:
-    """The preprocessing that a `preprocessor_config.json` tells, of any age."""
+    """The preprocessing of a `preprocessor_config.json`, from any version of transformers."""
     name = str(config.get("image_processor_type") or config.get("feature_extractor_type") or "")
     if config.get("do_resize") is False or not math.isclose(
         _number(config, "rescale_factor", SCALE), SCALE, rel_tol=1e-3
     ):
-        raise SpecError("this processor prepares pictures in another way.", got=f"{name or 'no name'}.")
+        raise SpecError("this image processor is not supported.", got=f"{name or 'no name'}.")
     size, before = config.get("size", 224), None
     if isinstance(size, Mapping):
         squashed = "shortest_edge" not in size
@@ -99,24 +99,24 @@ def from_hf(config: Mapping[str, Any]) -> Preprocess:
         final = [_number(final, side, 0) for side in ("height", "width")]
     final = list(final) if isinstance(final, (list, tuple)) else [final, final]
     if not all(isinstance(side, (int, float)) and 0 < side < 2**16 for side in (*before, *final)):
-        raise SpecError("this processor tells no size that can be used.", got=f"size={size!r:.60}.")
-    plain = config.get("do_normalize") is False
+        raise SpecError("this image processor has no usable size.", got=f"size={size!r:.60}.")
+    raw = config.get("do_normalize") is False
     return Preprocess.parse(
         {
             "size": [int(side) for side in final],
             "resize": "squash" if squashed else "cover",
-            "kernel": KERNEL_OF_NUMBER.get(config.get("resample", 2), "bilinear"),
-            "crop": _share(final[0], before[0]) if crops else 1.0,
-            "mean": [0.0] * 3 if plain else config.get("image_mean") or [0.5] * 3,
-            "std": [1.0] * 3 if plain else config.get("image_std") or [0.5] * 3,
+            "kernel": KERNELS.get(config.get("resample", 2), "bilinear"),
+            "crop": _crop_fraction(final[0], before[0]) if crops else 1.0,
+            "mean": [0.0] * 3 if raw else config.get("image_mean") or [0.5] * 3,
+            "std": [1.0] * 3 if raw else config.get("image_std") or [0.5] * 3,
         }
     )
 
 
-def _share(final: float, before: float) -> float:
-    """The part that is kept, such that dividing by it and rounding down gives the size before the crop again."""
-    share = min(1.0, final / before)
-    return share if math.floor(final / share) == before or share == 1.0 else math.nextafter(share, 0.0)
+def _crop_fraction(final: float, before: float) -> float:
+    """The fraction that is kept, such that dividing by it and rounding down restores the size before the crop."""
+    fraction = min(1.0, final / before)
+    return fraction if math.floor(final / fraction) == before or fraction == 1.0 else math.nextafter(fraction, 0.0)
 
 
 def _number(config: Mapping[str, Any], key: str, default: float) -> float:

@@ -1,4 +1,4 @@
-"""From a word on the command line to a source: a path of any layout, an address of shards, or a known name."""
+"""Opens data from what the user typed: a path in any layout, a URL of shards, or a known name."""
 
 from __future__ import annotations
 
@@ -10,47 +10,48 @@ from vitrail.data.table import Source
 from vitrail.errors import DataError, VitrailError, brief
 
 SOURCES = "vitrail.data.source"
-LAST = "folder"  # what is left when a folder is nothing more special
+FALLBACK = "folder"  # tried last, when a folder is nothing more specific
 
 
 def open_data(
     data: str | Path, *, data_dir: str | Path | None = None, progress: known.Progress | None = None
 ) -> Source:
-    """The pictures of a folder, zip, table, array file, saved data set or shards, or of a data set known by name.
+    """Open a folder, zip, table, array file, saved data set or shards, or a data set known by name.
 
-    `progress` is told the bytes of a download, if there is one.
+    `progress` is called with the bytes of a download, if there is one.
     """
-    word = str(data)
-    if not word:
-        raise DataError("the data has no name.", got="an empty word.", hint="a folder of class folders.")
-    source = _open(word)
+    location = str(data)
+    if not location:
+        raise DataError("the data has no name.", got="an empty string.", hint="a folder of class folders.")
+    source = _open(location)
     if source is not None:
         return source
-    if Path(word).is_file():
+    if Path(location).is_file():
+        suffix = Path(location).suffix
         raise DataError(
-            f"{word} is no data that Vitrail reads.",
-            got=f"a file with the ending {Path(word).suffix or 'of nothing'}.",
+            f"{location} is not data that Vitrail can read.",
+            got=f"a file with the suffix {suffix}." if suffix else "a file without a suffix.",
             hint="a folder of class folders, a zip of one, CSV, TSV, Parquet, npz, idx or tar shards.",
         )
-    place = known.find(word, Path(data_dir) if data_dir else None, progress)
-    source = _open(str(place))
-    assert source is not None, place
+    path = known.find(location, Path(data_dir) if data_dir else None, progress)
+    source = _open(str(path))
+    assert source is not None, path
     return source
 
 
-def _open(word: str) -> Source | None:
-    names = sorted(plug.entries(SOURCES), key=lambda name: name == LAST)
+def _open(location: str) -> Source | None:
+    names = sorted(plug.entries(SOURCES), key=lambda name: name == FALLBACK)
     try:
         for name in names:
             module = plug.load(SOURCES, name)
-            if module.recognise(word):
-                return module.open_source(word)
+            if module.recognise(location):
+                return module.open_source(location)
     except VitrailError:
         raise
     except OSError as error:
-        got = f"{error.filename or word}: {error.strerror or error}."
-        raise DataError(f"{word} cannot be read.", got=got, hint="another path, or the right to read it.") from None
+        got = f"{error.filename or location}: {error.strerror or error}."
+        raise DataError(f"{location} cannot be read.", got=got, hint="another path, or fixing permissions.") from None
     except Exception as error:
-        # Foreign bytes reach Arrow, NumPy and zlib here, and fuzzing finds ever new ways to upset them.
-        raise DataError(f"{word} is damaged or cut short.", got=brief(error), hint="a new copy.") from error
+        # Untrusted bytes reach Arrow, NumPy and zlib here; fuzzing keeps finding new exceptions.
+        raise DataError(f"{location} is damaged or truncated.", got=brief(error), hint="a fresh copy.") from error
     return None

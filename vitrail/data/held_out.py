@@ -1,8 +1,8 @@
-"""A part of a data set held out of training: every class in its share, and no picture on both sides.
+"""Holds out a validation set: stratified by class, with no image on both sides.
 
-Pictures that are the same, or nearly, form a group, and a group is never divided: its copies in training would make the
-score on the part held out too good. Classes are filled rarest first, as in Sechidis et al. 2011, "On the Stratification
-of Multi-Label Data", section 3: a group that has rare labels is spoken for before the common ones need it.
+Duplicates and near-duplicates form a group, and a group is never divided: copies in training would make the validation
+score too good. Classes are filled rarest first, as in Sechidis et al. 2011, "On the Stratification of Multi-Label
+Data", section 3: groups with rare labels are assigned before the common labels use them up.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.data.check import Progress, scan_source
-from vitrail.data.duplicates import Thumbnail, near_pairs
+from vitrail.data.duplicates import Thumbnail, find_near_duplicates
 from vitrail.data.rng import make_rng
 from vitrail.data.scan import Scan
 from vitrail.data.table import Table
@@ -22,68 +22,70 @@ from vitrail.errors import DataError
 
 
 class HeldOut(NamedTuple):
-    """The two sides of a table, by its rows."""
+    """The rows of a table, divided into training and validation."""
 
-    kept: NDArray[np.int64]
-    """What stays for training, sorted."""
-    held: NDArray[np.int64]
-    """What is held out for validation, sorted."""
+    train: NDArray[np.int64]
+    """Sorted."""
+    val: NDArray[np.int64]
+    """Sorted."""
     num_groups: int
-    """Groups of two or more pictures, the same or nearly, that stayed together."""
+    """Groups of two or more duplicates or near-duplicates, which stayed together."""
 
 
-def hold_out(source: Table, *, share: float, seed: int, seen: Sequence[Scan] | None) -> HeldOut:
-    """Hold out a share of each class, as near as whole groups drawn at random come to it; for one seed always the same.
+def hold_out(source: Table, *, fraction: float, seed: int, scans: Sequence[Scan] | None) -> HeldOut:
+    """Hold out a fraction of each class, as closely as random whole groups allow; deterministic for a seed.
 
-    `seen` is a look at each of its pictures (`look_at`); without one every picture is taken for a group of its own.
-    A class of two groups or more has a picture at least on either side; one of a single group stays in training. Only
-    where groups span classes, with contradicting or several labels, may a class be left without a picture held out:
-    if training would else lose all of another. Pictures that cannot be read count for nothing and stay in training.
+    `scans` holds the scan of each image (`scan_source`); without them, every image is a group of its own. A class with
+    two groups or more has at least one image on either side; a class with a single group stays in training. Only where
+    groups span classes, because labels contradict or the data is multi-label, may a class have no validation image: if
+    otherwise another class would lose all of its training images. Unreadable images stay in training, uncounted.
     """
-    if not 0.0 < share < 1.0:
+    if not 0.0 < fraction < 1.0:
         raise DataError(
-            "the share that is held out lies between 0 and 1.", got=f"{share}.", hint="0.1, a tenth of each class."
+            "the held-out fraction must be between 0 and 1.", got=f"{fraction}.", hint="0.1, a tenth of each class."
         )
-    groups, readable = groups_of(len(source), seen)
-    members = members_of(source, groups, readable)
-    random = make_rng("split", seed=seed, epoch=0)
-    chosen = _chosen(members, _quotas(members, share, random), random)
-    held = np.isin(groups, list(chosen))
-    return HeldOut(np.flatnonzero(~held), np.flatnonzero(held), int((np.bincount(groups) > 1).sum()))
+    groups, readable = group_scans(len(source), scans)
+    group_labels = count_labels(source, groups, readable)
+    rng = make_rng("split", seed=seed, epoch=0)
+    chosen = _choose_groups(group_labels, _quotas(group_labels, fraction, rng), rng)
+    in_val = np.isin(groups, list(chosen))
+    return HeldOut(np.flatnonzero(~in_val), np.flatnonzero(in_val), int((np.bincount(groups) > 1).sum()))
 
 
-def grouped(source: Table, *, workers: int | None = None, progress: Progress | None = None) -> NDArray[np.int64]:
-    """The group of each picture, numbered as they first come up: those of one group are the same picture, or nearly.
+def group_duplicates(
+    source: Table, *, workers: int | None = None, progress: Progress | None = None
+) -> NDArray[np.int64]:
+    """The group of each image, numbered by first occurrence: a group holds duplicates and near-duplicates.
 
-    A picture that looks like no other, or cannot be read, is a group of its own.
+    An image without duplicates, or one that cannot be read, is a group of its own.
     """
-    return groups_of(len(source), scan_source(source, workers=workers, progress=progress))[0]
+    return group_scans(len(source), scan_source(source, workers=workers, progress=progress))[0]
 
 
-def groups_of(num: int, scans: Sequence[Scan] | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The group of each of so many pictures, and whether it can be read."""
+def group_scans(num: int, scans: Sequence[Scan] | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The group of each of `num` images, and whether it can be read."""
     if scans is None:
         return np.arange(num), np.ones(num, dtype=bool)
     readable = np.zeros(num, dtype=bool)
     firsts: dict[bytes, int] = {}
-    looks: dict[int, Thumbnail] = {}
+    thumbnails: dict[int, Thumbnail] = {}
     pairs: list[tuple[int, int]] = []
-    for seen in scans:
-        if seen.problem is not None:
+    for scan in scans:
+        if scan.problem is not None:
             continue
-        readable[seen.index] = True
-        first = firsts.setdefault(seen.key, seen.index)
-        if first != seen.index:
-            pairs.append((first, seen.index))
-        elif seen.look is not None:
-            looks[seen.index] = seen.look
-    rows = list(looks)
-    pairs += [(rows[pair.first], rows[pair.second]) for pair in near_pairs(list(looks.values()))]
-    return _connected(num, pairs), readable
+        readable[scan.index] = True
+        first = firsts.setdefault(scan.key, scan.index)
+        if first != scan.index:
+            pairs.append((first, scan.index))
+        elif scan.thumbnail is not None:
+            thumbnails[scan.index] = scan.thumbnail
+    rows = list(thumbnails)
+    pairs += [(rows[pair.first], rows[pair.second]) for pair in find_near_duplicates(list(thumbnails.values()))]
+    return _connected_components(num, pairs), readable
 
 
-def _connected(num: int, pairs: list[tuple[int, int]]) -> NDArray[np.int64]:
-    """The group of each of so many pictures, where those of a pair are in the same one."""
+def _connected_components(num: int, pairs: list[tuple[int, int]]) -> NDArray[np.int64]:
+    """The group of each of `num` images, where both images of a pair are in the same group."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -94,111 +96,111 @@ def _connected(num: int, pairs: list[tuple[int, int]]) -> NDArray[np.int64]:
     return np.argsort(np.argsort(places))[numbers]
 
 
-class Members(NamedTuple):
-    """How many pictures of which label each group has, group after group."""
+class GroupLabels(NamedTuple):
+    """The labels of each group and how many images have each, concatenated over all groups."""
 
     starts: list[int]
-    """Where each group's labels start, and the last ones end."""
+    """Where each group's labels start, and where the last ones end."""
     labels: list[int]
     counts: list[int]
     num_labels: int
 
     def of(self, group: int) -> list[tuple[int, int]]:
-        """The labels of one group, and how many pictures have each."""
+        """The labels of one group, and how many of its images have each."""
         cells = slice(self.starts[group], self.starts[group + 1])
         return list(zip(self.labels[cells], self.counts[cells], strict=True))
 
     def sizes(self) -> NDArray[np.int64]:
-        """The pictures of each label."""
+        """The number of images of each label."""
         return np.bincount(self.labels, weights=self.counts, minlength=self.num_labels).astype(np.int64)
 
 
-def members_of(source: Table, groups: NDArray[np.int64], readable: NDArray[np.bool_]) -> Members:
-    """Of the readable pictures alone; those without a label are a class of their own, after the others."""
+def count_labels(source: Table, groups: NDArray[np.int64], readable: NDArray[np.bool_]) -> GroupLabels:
+    """The labels of the readable images by group; images without a label count as one more class, the last."""
     num_groups, num_labels = int(groups.max(initial=-1)) + 1, len(source.classes) + 1
     numbers = np.ones(len(source), dtype=np.int64) if source.starts is None else np.diff(source.starts)
-    without = np.flatnonzero(numbers == 0)
-    rows = np.concatenate([np.repeat(np.arange(len(source)), numbers), without])
-    labels = np.concatenate([source.labels[: numbers.sum()], np.full(len(without), num_labels - 1)])
+    unlabelled = np.flatnonzero(numbers == 0)
+    rows = np.concatenate([np.repeat(np.arange(len(source)), numbers), unlabelled])
+    labels = np.concatenate([source.labels[: numbers.sum()], np.full(len(unlabelled), num_labels - 1)])
     cells = (groups[rows] * num_labels + labels)[readable[rows]]
     cells, counts = np.unique(cells, return_counts=True)
     starts = np.searchsorted(cells, np.arange(num_groups + 1) * num_labels)
-    return Members(starts.tolist(), (cells % num_labels).tolist(), counts.tolist(), num_labels)
+    return GroupLabels(starts.tolist(), (cells % num_labels).tolist(), counts.tolist(), num_labels)
 
 
-def _quotas(members: Members, share: float, random: np.random.Generator) -> list[int]:
-    """The pictures of each label to hold out: rounded down, then up where most was lost, until the whole is right."""
-    sizes = members.sizes()
-    wanted = share * sizes
-    divisible = np.bincount(members.labels, minlength=members.num_labels) >= 2
-    quotas = np.where(divisible, np.maximum(wanted.astype(np.int64), 1), 0)
-    lost = np.where(divisible & (quotas < sizes - 1), wanted - quotas, 0.0)
-    missing = max(0, round(wanted.sum()) - int(quotas.sum()))
-    most = np.lexsort((random.permutation(len(lost)), -lost))
-    quotas[most[: min(missing, int((lost > 0).sum()))]] += 1
+def _quotas(group_labels: GroupLabels, fraction: float, rng: np.random.Generator) -> list[int]:
+    """The images of each label to hold out: rounded down, then up by largest remainder until the total is right."""
+    sizes = group_labels.sizes()
+    exact = fraction * sizes
+    divisible = np.bincount(group_labels.labels, minlength=group_labels.num_labels) >= 2
+    quotas = np.where(divisible, np.maximum(exact.astype(np.int64), 1), 0)
+    remainders = np.where(divisible & (quotas < sizes - 1), exact - quotas, 0.0)
+    missing = max(0, round(exact.sum()) - int(quotas.sum()))
+    largest = np.lexsort((rng.permutation(len(remainders)), -remainders))
+    quotas[largest[: min(missing, int((remainders > 0).sum()))]] += 1
     return quotas.tolist()
 
 
-class _Side:
-    """The groups that are held out so far, and how many pictures of each label that is."""
+class _Selection:
+    """The groups selected for validation so far, and their number of images per label."""
 
-    def __init__(self, members: Members, quotas: list[int]) -> None:
-        self.members, self.quotas = members, quotas
-        self.sizes: list[int] = members.sizes().tolist()
-        self.held = [0] * members.num_labels
+    def __init__(self, group_labels: GroupLabels, quotas: list[int]) -> None:
+        self.group_labels, self.quotas = group_labels, quotas
+        self.sizes: list[int] = group_labels.sizes().tolist()
+        self.counts = [0] * group_labels.num_labels
         self.groups: set[int] = set()
 
     def add(self, group: int) -> None:
         self.groups.add(group)
-        for label, count in self.members.of(group):
-            self.held[label] += count
+        for label, count in self.group_labels.of(group):
+            self.counts[label] += count
 
     def lacks(self, label: int) -> bool:
-        return self.held[label] < self.quotas[label]
+        return self.counts[label] < self.quotas[label]
 
     def fits(self, group: int) -> bool:
-        """Whether no label would get more than its quota."""
-        return all(self.held[label] + count <= self.quotas[label] for label, count in self.members.of(group))
+        """Whether no label would exceed its quota."""
+        return all(self.counts[label] + count <= self.quotas[label] for label, count in self.group_labels.of(group))
 
     def spares(self, group: int) -> bool:
-        """Whether training would keep something of every label."""
-        return all(self.held[label] + count < self.sizes[label] for label, count in self.members.of(group))
+        """Whether training would keep images of every label."""
+        return all(self.counts[label] + count < self.sizes[label] for label, count in self.group_labels.of(group))
 
     def gain(self, group: int) -> float:
-        """How much nearer to the quotas it would come, in parts of each label: rare ones weigh as much as common."""
-        gaps = ((label, self.quotas[label] - self.held[label], count) for label, count in self.members.of(group))
+        """How much closer to the quotas it would bring us, relative to each label's size, so that rare labels count."""
+        gaps = ((label, self.quotas[label] - self.counts[label], count) for label, count in self.group_labels.of(group))
         return sum((abs(gap) - abs(gap - count)) / self.sizes[label] for label, gap, count in gaps)
 
 
-def _chosen(members: Members, quotas: list[int], random: np.random.Generator) -> set[int]:
-    """The groups that are held out: label by label, the rarest first, what fits of the groups in random order."""
-    rank = np.argsort(np.argsort(members.sizes(), kind="stable"))
-    readable = np.flatnonzero(np.diff(members.starts))
-    first_cells = np.array(members.starts)[readable]
-    rarest = np.minimum.reduceat(rank[members.labels], first_cells) if len(readable) else readable
-    side = _Side(members, quotas)
+def _choose_groups(group_labels: GroupLabels, quotas: list[int], rng: np.random.Generator) -> set[int]:
+    """The groups to hold out: label by label, the rarest first, every group that fits, in random order."""
+    rank = np.argsort(np.argsort(group_labels.sizes(), kind="stable"))
+    readable = np.flatnonzero(np.diff(group_labels.starts))
+    first_cells = np.array(group_labels.starts)[readable]
+    rarest = np.minimum.reduceat(rank[group_labels.labels], first_cells) if len(readable) else readable
+    selection = _Selection(group_labels, quotas)
     others = []
-    for group in readable[np.lexsort((random.permutation(len(readable)), rarest))].tolist():
-        if side.fits(group):
-            side.add(group)
+    for group in readable[np.lexsort((rng.permutation(len(readable)), rarest))].tolist():
+        if selection.fits(group):
+            selection.add(group)
         else:
             others.append(group)
-    _top_up(side, others)
-    return side.groups
+    _top_up(selection, others)
+    return selection.groups
 
 
-def _top_up(side: _Side, others: list[int]) -> None:
-    """Groups that did not fit, for labels that lack some: those that come nearer to the quotas, and one in any case."""
-    lacking = sorted((size, label) for label, size in enumerate(side.sizes) if side.lacks(label))
-    having: dict[int, list[int]] = {label: [] for _, label in lacking}  # the rarest first here too
+def _top_up(selection: _Selection, others: list[int]) -> None:
+    """Add groups that did not fit, for labels below their quota: those with a gain, and at least one per label."""
+    lacking = sorted((size, label) for label, size in enumerate(selection.sizes) if selection.lacks(label))
+    candidates: dict[int, list[int]] = {label: [] for _, label in lacking}  # the rarest first here too
     for group in others:
-        for label, _ in side.members.of(group):
-            if label in having:
-                having[label].append(group)
-    for label, groups in having.items():
-        for group in sorted(groups, key=side.gain, reverse=True):
-            if not side.lacks(label):
+        for label, _ in selection.group_labels.of(group):
+            if label in candidates:
+                candidates[label].append(group)
+    for label, groups in candidates.items():
+        for group in sorted(groups, key=selection.gain, reverse=True):
+            if not selection.lacks(label):
                 break
-            wanted = side.gain(group) > 0.0 or not side.held[label]
-            if wanted and group not in side.groups and side.spares(group):
-                side.add(group)
+            wanted = selection.gain(group) > 0.0 or not selection.counts[label]
+            if wanted and group not in selection.groups and selection.spares(group):
+                selection.add(group)

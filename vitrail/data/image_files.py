@@ -1,4 +1,4 @@
-"""Pictures to be looked at, one after the other, from whatever a user names: files, folders, patterns, zips, a pipe."""
+"""Finds images in whatever the user names (files, folders, patterns, zips, a pipe), one at a time."""
 
 from __future__ import annotations
 
@@ -15,103 +15,101 @@ import numpy as np
 
 from vitrail.data.class_folders import is_image_name
 from vitrail.data.decode import JPEG_START, MAX_BYTES, read_file, too_large
-from vitrail.data.source import zipped
+from vitrail.data.source import zip_archive
 from vitrail.data.table import NO_SPLIT, Table
 from vitrail.errors import DataError, brief
 
 PIPE = "-"
-STARTS = (JPEG_START, b"\x89PNG", b"GIF8", b"BM", b"RIFF", b"II*\0", b"MM\0*")  # of pictures
+STARTS = (JPEG_START, b"\x89PNG", b"GIF8", b"BM", b"RIFF", b"II*\0", b"MM\0*")  # of image files
 
 
-class Found(NamedTuple):
-    """A picture that was named, or found."""
+class ImageFile(NamedTuple):
+    """An image that was named or found; its content is read on demand."""
 
     name: str
     content: Callable[[], bytes]
 
 
-def find_images(words: Iterable[str], *, pipe: BinaryIO | None = None) -> Iterator[Found]:
-    """The pictures that words lead to, in a fixed order and never all at once.
+def find_images(words: Iterable[str], *, pipe: BinaryIO | None = None) -> Iterator[ImageFile]:
+    """The images that the words name, lazily and in a fixed order.
 
-    A file that was named is tried whatever its name is; of a folder or a zip those that are called like pictures. What
-    leads nowhere is a picture that cannot be read.
+    A named file is tried whatever its suffix; in a folder or zip only files with an image suffix are. A path that does
+    not exist becomes an image that cannot be read.
     """
     for word in words:
         if word == PIPE:
-            yield from _piped(pipe or sys.stdin.buffer)
+            yield from _from_pipe(pipe or sys.stdin.buffer)
         elif Path(word).is_dir():
-            yield from _of_folder(Path(word))
-        elif zipped.recognise(word):
-            yield from _of_zip(word)
+            yield from _from_folder(Path(word))
+        elif zip_archive.recognise(word):
+            yield from _from_zip(word)
         elif glob.has_magic(word) and not Path(word).exists():
             names = sorted(glob.glob(word, recursive=True))  # noqa: PTH207 - a pattern may be absolute
             if not names:
-                raise DataError(
-                    f"no file is called like {word}.", got="a pattern that matches nothing.", hint="another pattern."
-                )
+                raise DataError(f"no file matches {word}.", got="a pattern without matches.", hint="another pattern.")
             for name in names:
-                yield from _of_folder(Path(name)) if Path(name).is_dir() else [_of_file(name)]
+                yield from _from_folder(Path(name)) if Path(name).is_dir() else [_from_file(name)]
         else:
-            yield _of_file(word)
+            yield _from_file(word)
 
 
-def as_table(found: Sequence[Found], origin: str) -> Table:
-    """Pictures without labels as a table."""
+def as_table(images: Sequence[ImageFile], origin: str) -> Table:
+    """Images without labels as a table."""
     return Table(
         origin=origin,
-        names=[each.name for each in found],
+        names=[image.name for image in images],
         classes=("",),
-        labels=np.zeros(len(found), dtype=np.int32),
-        splits=np.full(len(found), NO_SPLIT, dtype=np.int8),
-        content=lambda index: found[index].content(),
+        labels=np.zeros(len(images), dtype=np.int32),
+        splits=np.full(len(images), NO_SPLIT, dtype=np.int8),
+        content=lambda index: images[index].content(),
     )
 
 
-def _of_file(name: str) -> Found:
+def _from_file(name: str) -> ImageFile:
     def content() -> bytes:
         try:
             return read_file(name)
-        except (OSError, ValueError) as error:  # a name may hold a zero
+        except (OSError, ValueError) as error:  # ValueError: a null byte in the name
             got = error.strerror if isinstance(error, OSError) else str(error)
-            raise DataError(f"{name} cannot be read.", got=f"{got}.", hint="the path of a picture.") from None
+            raise DataError(f"{name} cannot be read.", got=f"{got}.", hint="the path of an image.") from None
 
-    return Found(name, content)
+    return ImageFile(name, content)
 
 
-def _of_folder(root: Path) -> Iterator[Found]:
+def _from_folder(root: Path) -> Iterator[ImageFile]:
     num = 0
     for folder, inner, names in os.walk(root):
         inner[:] = sorted(name for name in inner if not name.startswith("."))
         for name in sorted(names):
             if is_image_name(name) and not name.startswith("."):
                 num += 1
-                yield _of_file(str(Path(folder) / name))
+                yield _from_file(str(Path(folder) / name))
     if not num:
-        raise DataError(f"there are no pictures in {root}.", got="a folder without any.", hint="another folder.")
+        raise DataError(f"there are no images in {root}.", got="a folder without any.", hint="another folder.")
 
 
-def _of_zip(path: str) -> Iterator[Found]:
+def _from_zip(path: str) -> Iterator[ImageFile]:
     try:
         archive = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-        raise DataError(f"{path} is no whole zip.", got=brief(error), hint="a new copy.") from None
-    infos, _ = zipped.members(archive)  # it stays open: what is found is read later
+        raise DataError(f"{path} is not a complete zip file.", got=brief(error), hint="a fresh copy.") from None
+    infos, _ = zip_archive.list_members(archive)  # stays open, since the images are read later
     if not infos:
-        raise DataError(f"there are no pictures in {path}.", got="a zip without any.", hint="another zip.")
+        raise DataError(f"there are no images in {path}.", got="a zip without any.", hint="another zip.")
     for name, info in infos.items():
-        yield Found(f"{path}/{name}", partial(zipped.read_member, archive, info))
+        yield ImageFile(f"{path}/{name}", partial(zip_archive.read_member, archive, info))
 
 
-def _piped(pipe: BinaryIO) -> Iterator[Found]:
-    """A picture itself, or the names of pictures, one a line."""
+def _from_pipe(pipe: BinaryIO) -> Iterator[ImageFile]:
+    """Either an image itself, or the paths of images, one per line."""
     start = pipe.peek(16) if hasattr(pipe, "peek") else b""
     if start.startswith(STARTS):
         content = pipe.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
-            raise too_large("standard input", "more")
-        yield Found("standard input", lambda: content)
+            raise too_large("standard input", f"more than {MAX_BYTES // 2**20} MiB")
+        yield ImageFile("standard input", lambda: content)
         return
     for line in pipe:
         name = os.fsdecode(line.rstrip(b"\r\n"))
         if name:
-            yield _of_file(name)
+            yield _from_file(name)

@@ -1,4 +1,4 @@
-"""Data sets that are known by name: found on the disk, or fetched once and checked against their published sums."""
+"""Data sets known by name: found on disk, or downloaded once and verified by their published checksums."""
 
 from __future__ import annotations
 
@@ -35,38 +35,37 @@ def known_names() -> dict[str, dict[str, Any]]:
 
 
 def find(word: str, data_dir: Path | None = None, progress: Progress | None = None) -> Path:
-    """Where a known data set lies: in the given folder, in Debian's, in the cache, or there after a download."""
+    """The path of a known data set: in `data_dir`, in Debian's folder, or in the cache, after a download if needed."""
     name = word.casefold().replace("_", "-")
     if name not in known_names() or "/" in word:
         if "/" in word or "." in word:
-            raise DataError(f"there is nothing at {word}.", got="a path that leads nowhere.", hint="an existing path.")
+            raise DataError(f"there is nothing at {word}.", got="a path that does not exist.", hint="an existing path.")
         raise unknown_name("data", word, known_names(), more="Or a path that exists.")
-    places = [place for place in (data_dir, DEBIAN, cache_dir("data")) if place is not None]
-    for place in places:
-        found = _look(place, name)
+    folders = [folder for folder in (data_dir, DEBIAN, cache_dir("data")) if folder is not None]
+    for folder in folders:
+        found = _find_in(folder, name)
         if found is not None:
             return found
-    return _fetch(name, places, progress)
+    return _fetch(name, folders, progress)
 
 
-def _look(folder: Path, name: str) -> Path | None:
+def _find_in(folder: Path, name: str) -> Path | None:
     """The data set's folder or file in a folder, under any of its usual names."""
-    wanted = {
-        spelled for each in (name, *known_names()[name].get("folders", ())) for spelled in (each, each.replace("-", ""))
-    }
+    names = (name, *known_names()[name].get("folders", ()))
+    spellings = {spelling for each in names for spelling in (each, each.replace("-", ""))}
     if not folder.is_dir():
         return None
     for path in sorted(folder.iterdir()):
-        called = path.name.casefold().replace("_", "-")
-        if path.is_dir() and called in wanted:
-            return _within(path, name)
-        if path.suffix.lower() in FILES and Path(called).stem in wanted:
+        spelled = path.name.casefold().replace("_", "-")
+        if path.is_dir() and spelled in spellings:
+            return _data_in(path, name)
+        if path.suffix.lower() in FILES and Path(spelled).stem in spellings:
             return path
     return None
 
 
-def _within(folder: Path, name: str) -> Path | None:
-    """What of the folder is the data: an index of ours, the one data file or the one folder in it, or itself."""
+def _data_in(folder: Path, name: str) -> Path | None:
+    """The data within a folder: our own index, the only data file, a known inner folder, or the folder itself."""
     if (folder / "index.csv").is_file():
         return folder / "index.csv"
     entries = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
@@ -79,22 +78,24 @@ def _within(folder: Path, name: str) -> Path | None:
     return folder if entries else None
 
 
-def _fetch(name: str, looked: list[Path], progress: Progress | None) -> Path:
-    """Download into a folder of its own beside the final one, check, unpack, and only then give it its name."""
+def _fetch(name: str, searched: list[Path], progress: Progress | None) -> Path:
+    """Download into a temporary folder next to the final one, verify, unpack, and only then rename it."""
     entry = known_names()[name]
     root = cache_dir("data")
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(
-            f"the cache in {root} cannot be written.", got=brief(error), hint="VITRAIL_CACHE at another place."
+            f"the cache in {root} cannot be written.",
+            got=brief(error),
+            hint="setting VITRAIL_CACHE to another folder.",
         ) from None
     with tempfile.TemporaryDirectory(dir=root, prefix=f".{name}-") as temporary:
         folder = Path(temporary) / name
         folder.mkdir()
         done = 0
         for file, checksum in entry["files"].items():
-            for step in _download(entry["base"] + file, folder / file, checksum, name, looked):
+            for step in _download(entry["base"] + file, folder / file, checksum, name, searched):
                 done += step
                 if progress is not None:
                     progress(done, max(done, entry["bytes"]))
@@ -107,12 +108,12 @@ def _fetch(name: str, looked: list[Path], progress: Progress | None) -> Path:
         target = root / name
         if not target.exists():  # else another process was faster
             folder.replace(target)
-    found = _look(root, name)
+    found = _find_in(root, name)
     assert found is not None
     return found
 
 
-def _download(url: str, path: Path, checksum: str, name: str, looked: list[Path]) -> Iterator[int]:
+def _download(url: str, path: Path, checksum: str, name: str, searched: list[Path]) -> Iterator[int]:
     digest = hashlib.md5(usedforsecurity=False)
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT) as answer, path.open("wb") as file:  # noqa: S310 - ours
@@ -123,16 +124,16 @@ def _download(url: str, path: Path, checksum: str, name: str, looked: list[Path]
     except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()
-        places = ", ".join(str(place) for place in looked)
+        folders = ", ".join(str(folder) for folder in searched)
         raise DataError(
-            f"{name} is not on this machine and cannot be fetched.",
-            got=f"{path.name}: {brief(error)} Looked in {places}.",
-            hint=f"a network, or --data-dir DIR with {name} in it.",
+            f"{name} is not on this machine and cannot be downloaded.",
+            got=f"{path.name}: {brief(error)} Looked in {folders}.",
+            hint=f"connecting to a network, or --data-dir DIR with {name} in it.",
         ) from None
     if digest.hexdigest() != checksum:
         raise DataError(
-            f"{url} is not what it should be.",
-            got=f"the MD5 sum {digest.hexdigest()} instead of {checksum}.",
+            f"{url} has the wrong checksum.",
+            got=f"MD5 {digest.hexdigest()} instead of {checksum}.",
             hint="again later.",
         )
 
@@ -147,15 +148,15 @@ def _unpack(archive: Path) -> None:
 
 
 def _index_pets(folder: Path) -> Iterator[tuple[str, str, str]]:
-    """The lists of Oxford-IIIT Pet: a picture's name, in which the breed stands before the last underscore."""
+    """From the lists of Oxford-IIIT Pet: image names, in which the breed is before the last underscore."""
     for split, lines in (("train", "trainval.txt"), ("test", "test.txt")):
         for line in (folder / "annotations" / lines).read_text(encoding="utf-8").splitlines():
-            picture = line.split()[0]
-            yield f"images/{picture}.jpg", picture.rpartition("_")[0], split
+            name = line.split()[0]
+            yield f"images/{name}.jpg", name.rpartition("_")[0], split
 
 
 def _index_flowers(folder: Path) -> Iterator[tuple[str, str, str]]:
-    """The tables of Oxford Flowers 102, which count from one."""
+    """From the tables of Oxford Flowers 102, which count from one."""
     from scipy.io import loadmat
 
     labels = loadmat(folder / "imagelabels.mat")["labels"].ravel()

@@ -1,7 +1,7 @@
-"""From a source to batches: seeded, resumable from a step number, the same for any number of workers and ranks.
+"""Batches from a source: seeded, resumable from a step number, the same for any number of workers and ranks.
 
-Workers are threads. Decoding and resizing leave Python's lock, nothing is copied between processes, and there is
-nothing to start or to clean up.
+Workers are threads: decoding and resizing release the GIL, nothing is copied between processes, and there are no
+processes to start or to clean up.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from vitrail.data.augment import Augment
 from vitrail.data.cache import KEY_BYTES, PixelCache
-from vitrail.data.mix import mix, targets_of
+from vitrail.data.mix import mix, one_hot
 from vitrail.data.reader import Reader
 from vitrail.data.rng import epoch_order, make_rng
 from vitrail.data.table import Finding, Item, Source, Stream
@@ -29,27 +29,27 @@ from vitrail.errors import DataError
 from vitrail.machine import num_cores
 
 Policy = Literal["error", "skip"]
-AHEAD = 2  # batches that are prepared while one is used
-SHUFFLED = 1000  # pictures of a stream among which the next one is drawn
+PREFETCH = 2  # batches prepared ahead
+SHUFFLE_BUFFER = 1000  # images of a stream from which the next one is sampled
 
 
-SKIP = "Or to leave out what cannot be read: on_error=skip for train, --on-error skip for evaluate."
+SKIP_HINT = "Or skip unreadable images: on_error=skip for train, --on-error skip for evaluate."
 
 
 class Batch(NamedTuple):
-    """Pictures as the model takes them, their labels, and where they came from."""
+    """Images as the model takes them, their labels, and where they came from."""
 
     images: Float[Tensor, "B C Y X"]
     labels: Int64[Tensor, " B"] | Float[Tensor, "B K"]
-    """Class numbers; or a share for each class, if pictures are mixed or have several labels."""
+    """Class numbers; or a target per class, if images are mixed or multi-label."""
     indices: Int64[Tensor, " B"]
     names: tuple[str, ...]
 
 
-class Job(NamedTuple):
-    """One place of a batch: which picture, and how often it was shown before in this epoch."""
+class Sample(NamedTuple):
+    """One image of a batch, and how often it was shown before in this epoch."""
 
-    picture: Item
+    item: Item
     repeat: int
 
 
@@ -57,7 +57,7 @@ class Job(NamedTuple):
 class Loader:
     """Batches of a source, epoch after epoch.
 
-    `batch_size` counts the pictures of all ranks together; each rank gets its part of every batch.
+    `batch_size` counts the images of all ranks together; each rank gets its part of every batch.
     """
 
     source: Source
@@ -71,29 +71,29 @@ class Loader:
     rank: int = 0
     world: int = 1
     workers: int | None = None
-    """Threads that decode; 0 for none, None for one a core."""
+    """Decoding threads; 0 for none, None for one per core."""
     policy: Policy = "error"
-    """What to do with a picture that cannot be read: stop, or leave it out and name it in `skipped`."""
+    """What to do with an unreadable image: raise an error, or skip it and list it in `skipped`."""
     cache: PixelCache | None = None
     skipped: list[Finding] = field(default_factory=list)
     keys: NDArray[np.uint8] | None = field(default=None, repr=False)
-    """What the cache knows each picture by, once it was seen."""
+    """The cache key of each image, once it was read."""
 
     def __post_init__(self) -> None:
         step = self.world * (2 if self._mixes else 1)
         if self.batch_size < 1 or self.batch_size % step:
             raise DataError(
                 f"the batch size must be a multiple of {step}.",
-                got=f"{self.batch_size} for {self.world} ranks{', pictures mixed in pairs' if self._mixes else ''}.",
+                got=f"{self.batch_size} for {self.world} ranks{', images mixed in pairs' if self._mixes else ''}.",
                 hint=f"{max(1, round(self.batch_size / step)) * step}.",
             )
         if self.balanced and not self.shuffle:
-            raise DataError("balanced sampling draws at random.", got="shuffle=False.", hint="shuffle=True.")
+            raise DataError("balanced sampling needs shuffling.", got="shuffle=False.", hint="shuffle=True.")
         if self.balanced and (isinstance(self.source, Stream) or self.source.starts is not None):
             raise DataError(
-                "balanced sampling needs one label a picture, and pictures that can be reached in any order.",
-                got="shards, or several labels a picture.",
-                hint="sampling as it is.",
+                "balanced sampling needs one label per image and random access.",
+                got="shards, or multi-label data.",
+                hint="leaving out balanced.",
             )
 
     def _reader(self) -> Reader:
@@ -119,33 +119,33 @@ class Loader:
         return self.batches(epoch * self.steps_per_epoch, (epoch + 1) * self.steps_per_epoch)
 
     def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
-        """The batches from one step to another, counted from the first of the first epoch; without end if not told."""
+        """The batches of the steps from `start` to `stop`, counted over all epochs; endless without `stop`."""
         if not self.steps_per_epoch:
             raise DataError(
-                "there is no whole batch in the data.",
-                got=f"{len(self.source)} pictures, {self.batch_size} a batch.",
+                "the data does not fill a single batch.",
+                got=f"{len(self.source)} images, {self.batch_size} per batch.",
                 hint="a smaller batch size.",
             )
         reader = self._reader()
         workers = num_cores() if self.workers is None else self.workers
         pool = ThreadPoolExecutor(workers, thread_name_prefix="vitrail-loader") if workers else None
-        ahead: deque[_Coming] = deque()
+        pending: deque[_PendingBatch] = deque()
         try:
             plan = self._plan(start, stop)
             problem = None
             while problem is None:
                 try:
-                    epoch, position, jobs = next(plan)
+                    epoch, position, samples = next(plan)
                 except StopIteration:
                     break
-                except DataError as error:  # a damaged shard: what came before it is still whole
+                except DataError as error:  # a damaged shard: first yield the batches before it
                     problem = error
                     continue
-                ahead.append(_Coming(self, reader, epoch, position, jobs, pool, workers))
-                if pool is None or len(ahead) > AHEAD:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
+                pending.append(_PendingBatch(self, reader, epoch, position, samples, pool, workers))
+                if pool is None or len(pending) > PREFETCH:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
             if problem is not None:
                 raise problem
         finally:
@@ -154,24 +154,24 @@ class Loader:
             if self.cache is not None:
                 self.cache.flush()
 
-    def _plan(self, start: int, stop: int | None) -> Iterator[tuple[int, int, list[Job]]]:
-        """Epoch, place of the first picture and pictures of this rank, for each step."""
+    def _plan(self, start: int, stop: int | None) -> Iterator[tuple[int, int, list[Sample]]]:
+        """For each step: the epoch, the position of the first image in it, and the samples of this rank."""
         step = start
         while stop is None or step < stop:
             epoch, first = divmod(step, self.steps_per_epoch)
             last = self.steps_per_epoch if stop is None else min(self.steps_per_epoch, first + stop - step)
-            for number, jobs in enumerate(self._epoch_jobs(epoch, first, last), start=first):
-                begin, end = (len(jobs) * rank // self.world for rank in (self.rank, self.rank + 1))
-                if self._mixes:  # a pair stays on one rank, also in a batch that is not full
-                    begin, end = begin + begin % 2, min(len(jobs), end + end % 2)
-                yield epoch, number * self.batch_size + begin, jobs[begin:end]
+            for number, samples in enumerate(self._epoch_samples(epoch, first, last), start=first):
+                begin, end = (len(samples) * rank // self.world for rank in (self.rank, self.rank + 1))
+                if self._mixes:  # a pair stays on one rank, even in an incomplete batch
+                    begin, end = begin + begin % 2, min(len(samples), end + end % 2)
+                yield epoch, number * self.batch_size + begin, samples[begin:end]
             step += last - first
 
-    def _epoch_jobs(self, epoch: int, first: int, last: int) -> Iterator[list[Job]]:
-        """The pictures of the batches `first` to `last` of an epoch, for all ranks."""
+    def _epoch_samples(self, epoch: int, first: int, last: int) -> Iterator[list[Sample]]:
+        """The samples of batches `first` to `last` of an epoch, for all ranks."""
         size = self.batch_size
         if isinstance(self.source, Stream):
-            yield from self._streamed_jobs(self.source, epoch, first, last)
+            yield from self._stream_samples(self.source, epoch, first, last)
             return
         order, repeats = epoch_order(
             len(self.source),
@@ -182,49 +182,49 @@ class Loader:
             balance=self.source.labels if self.balanced else None,
         )
         for step in range(first, last):
-            places = slice(step * size, (step + 1) * size)
-            pairs = zip(order[places].tolist(), repeats[places].tolist(), strict=True)
-            yield [Job(self.source[index], repeat) for index, repeat in pairs]
+            positions = slice(step * size, (step + 1) * size)
+            pairs = zip(order[positions].tolist(), repeats[positions].tolist(), strict=True)
+            yield [Sample(self.source[index], repeat) for index, repeat in pairs]
 
-    def _streamed_jobs(self, source: Stream, epoch: int, first: int, last: int) -> Iterator[list[Job]]:
-        """Shards in an order of this epoch, pictures drawn from the next thousand; the first are passed by."""
-        jobs: list[Job] = []
+    def _stream_samples(self, source: Stream, epoch: int, first: int, last: int) -> Iterator[list[Sample]]:
+        """Shards in random order, images through a shuffle buffer; those before batch `first` are skipped."""
+        samples: list[Sample] = []
         skip = first * self.batch_size
-        random = make_rng("order", seed=self.seed, epoch=epoch)
-        shards = [source.chosen[place] for place in random.permutation(len(source.chosen))]
-        pictures = _drawn(source.in_order(shards), random) if self.shuffle else iter(source)
+        rng = make_rng("order", seed=self.seed, epoch=epoch)
+        shards = [source.chosen[number] for number in rng.permutation(len(source.chosen))]
+        items = _shuffle(source.in_order(shards), rng) if self.shuffle else iter(source)
         repeats = self.augment.repeats if self.augment and self.shuffle else 1
-        places = range(len(source))  # an epoch keeps its length, whatever the repeats
-        shown = ((picture, repeat) for picture in pictures for repeat in range(repeats))
-        for place, (picture, repeat) in zip(places, shown, strict=False):
-            if place < skip:
+        positions = range(len(source))  # the epoch keeps its length, whatever the repeats
+        shown = ((item, repeat) for item in items for repeat in range(repeats))
+        for position, (item, repeat) in zip(positions, shown, strict=False):
+            if position < skip:
                 continue
-            jobs.append(Job(picture, repeat))
-            if len(jobs) == self.batch_size:
-                yield jobs
-                first, jobs = first + 1, []
+            samples.append(Sample(item, repeat))
+            if len(samples) == self.batch_size:
+                yield samples
+                first, samples = first + 1, []
                 if first == last:
                     return
-        if jobs and not self.drop_last:
-            yield jobs
+        if samples and not self.drop_last:
+            yield samples
 
 
-def _drawn(pictures: Iterator[Item], random: np.random.Generator) -> Iterator[Item]:
-    """Each picture drawn from those that wait; its place is taken by the next one of the stream."""
-    waiting: list[Item] = []
-    for picture in pictures:
-        if len(waiting) < SHUFFLED:
-            waiting.append(picture)
+def _shuffle(items: Iterator[Item], rng: np.random.Generator) -> Iterator[Item]:
+    """Each image sampled from a buffer; the next one of the stream takes its slot."""
+    buffer: list[Item] = []
+    for item in items:
+        if len(buffer) < SHUFFLE_BUFFER:
+            buffer.append(item)
             continue
-        place = int(random.integers(SHUFFLED))
-        yield waiting[place]
-        waiting[place] = picture
-    for place in random.permutation(len(waiting)).tolist():
-        yield waiting[place]
+        slot = int(rng.integers(SHUFFLE_BUFFER))
+        yield buffer[slot]
+        buffer[slot] = item
+    for slot in rng.permutation(len(buffer)).tolist():
+        yield buffer[slot]
 
 
-class _Coming:
-    """A batch that is being prepared, a few pictures a task, each task writing its rows."""
+class _PendingBatch:
+    """A batch in preparation: each task fills a few rows."""
 
     def __init__(
         self,
@@ -232,62 +232,63 @@ class _Coming:
         reader: Reader,
         epoch: int,
         position: int,
-        jobs: Sequence[Job],
+        samples: Sequence[Sample],
         pool: ThreadPoolExecutor | None,
         workers: int,
     ) -> None:
-        self.loader, self.reader, self.jobs = loader, reader, jobs
+        self.loader, self.reader, self.samples = loader, reader, samples
         self.epoch, self.position = epoch, position
-        spec = loader.preprocess
-        self.images = spec.empty_batch(len(jobs))
-        self.problems: list[Finding | None] = [None] * len(jobs)
-        size = -(-len(jobs) // max(1, 2 * workers)) or 1
-        starts = range(0, len(jobs), size)
+        self.images = loader.preprocess.empty_batch(len(samples))
+        self.problems: list[Finding | None] = [None] * len(samples)
+        size = -(-len(samples) // max(1, 2 * workers)) or 1
+        starts = range(0, len(samples), size)
         self.tasks: list[Future[None]] = []
         if pool is None:
-            self._prepare(0, len(jobs))
+            self._prepare(0, len(samples))
         else:
-            self.tasks = [pool.submit(self._prepare, start, min(start + size, len(jobs))) for start in starts]
+            self.tasks = [pool.submit(self._prepare, start, min(start + size, len(samples))) for start in starts]
 
     def _prepare(self, start: int, stop: int) -> None:
         loader = self.loader
-        for place in range(start, stop):
-            picture, repeat = self.jobs[place]
+        for row in range(start, stop):
+            item, repeat = self.samples[row]
             try:
-                pixels = self.reader.stored(picture)
+                pixels = self.reader.read(item)
                 if loader.augment is not None:
-                    random = make_rng("pixels", seed=loader.seed, epoch=self.epoch, index=picture.index, repeat=repeat)
-                    pixels = loader.augment.pixels(loader.preprocess, pixels, random)
+                    rng = make_rng("pixels", seed=loader.seed, epoch=self.epoch, index=item.index, repeat=repeat)
+                    pixels = loader.augment.apply(loader.preprocess, pixels, rng)
             except DataError as error:
                 if loader.policy == "error":
                     raise DataError(
-                        error.wrong, got=error.got, hint=f"{error.hint or 'a whole file.'} {SKIP}"
+                        error.wrong, got=error.got, hint=f"{error.hint or 'a fresh copy.'} {SKIP_HINT}"
                     ) from None
-                self.problems[place] = Finding(picture.name, "skipped", f"{error.wrong} {error.got}".strip())
+                self.problems[row] = Finding(item.name, "skipped", f"{error.wrong} {error.got}".strip())
                 continue
-            loader.preprocess.normalise(pixels[None], out=self.images[place : place + 1])
+            loader.preprocess.normalise(pixels[None], out=self.images[row : row + 1])
 
     def result(self) -> Batch:
-        """The batch, once it is whole."""
+        """The batch, once all of its tasks are done."""
         for task in self.tasks:
             task.result()
-        loader, jobs, images = self.loader, list(self.jobs), self.images
-        kept = [place for place, problem in enumerate(self.problems) if problem is None]
-        if len(kept) < len(jobs):
-            named = {finding.path for finding in loader.skipped}
-            loader.skipped.extend(each for each in self.problems if each is not None and each.path not in named)
-            jobs, images = [jobs[place] for place in kept], images[kept]
-        labels = _labels([job.picture.labels for job in jobs], loader.source)
-        if loader.augment is not None and loader._mixes:  # noqa: SLF001 - of one file
-            targets = labels if labels.ndim == 2 else targets_of(labels, len(loader.source.classes))
-            places = [self.position + place for place in kept]
-            images, labels = mix(images, targets, loader.augment, seed=loader.seed, epoch=self.epoch, places=places)
-        indices = torch.tensor([job.picture.index for job in jobs], dtype=torch.int64)
-        return Batch(images, labels, indices, tuple(job.picture.name for job in jobs))
+        loader, samples, images = self.loader, list(self.samples), self.images
+        good = [row for row, problem in enumerate(self.problems) if problem is None]
+        if len(good) < len(samples):
+            listed = {finding.path for finding in loader.skipped}
+            loader.skipped.extend(each for each in self.problems if each is not None and each.path not in listed)
+            samples, images = [samples[row] for row in good], images[good]
+        labels = _stack_labels([sample.item.labels for sample in samples], loader.source)
+        if loader.augment is not None and loader._mixes:  # noqa: SLF001 - same file
+            targets = labels if labels.ndim == 2 else one_hot(labels, len(loader.source.classes))
+            positions = [self.position + row for row in good]
+            images, labels = mix(
+                images, targets, loader.augment, seed=loader.seed, epoch=self.epoch, positions=positions
+            )
+        indices = torch.tensor([sample.item.index for sample in samples], dtype=torch.int64)
+        return Batch(images, labels, indices, tuple(sample.item.name for sample in samples))
 
 
-def _labels(labels: Sequence[tuple[int, ...]], source: Source) -> Tensor:
-    """Class numbers if each picture has one by its nature, else a 1 for each class that a picture has."""
+def _stack_labels(labels: Sequence[tuple[int, ...]], source: Source) -> Tensor:
+    """Class numbers, or multi-hot targets for multi-label data."""
     if isinstance(source, Stream) or source.starts is None:
         return torch.tensor([label for (label,) in labels], dtype=torch.int64)
     targets = torch.zeros(len(labels), len(source.classes))

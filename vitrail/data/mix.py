@@ -1,7 +1,7 @@
-"""Mixup (arXiv 1710.09412) and CutMix (arXiv 1905.04899): each picture with the neighbour that it is paired with.
+"""Mixup (arXiv 1710.09412) and CutMix (arXiv 1905.04899) of neighbouring images.
 
-Neighbours are the places 0 and 1, 2 and 3, and so on of a batch. Ranks hold whole pairs, so the mixture is the same
-for any number of them.
+Positions 0 and 1 of a batch are a pair, 2 and 3, and so on. Each rank has whole pairs, so the result is the same for
+any number of ranks.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from vitrail.data.augment import Augment
 from vitrail.data.rng import make_rng
 
 
-def targets_of(labels: Int64[Tensor, " B"], num_classes: int) -> Float[Tensor, "B K"]:
-    """Class numbers as shares that sum to one."""
+def one_hot(labels: Int64[Tensor, " B"], num_classes: int) -> Float[Tensor, "B K"]:
+    """Class numbers as one-hot targets."""
     return torch.nn.functional.one_hot(labels, num_classes).float()
 
 
@@ -30,40 +30,40 @@ def mix(
     *,
     seed: int,
     epoch: int,
-    places: Sequence[int],
+    positions: Sequence[int],
 ) -> tuple[Float[Tensor, "B C Y X"], Float[Tensor, "B K"]]:
-    """Pictures and targets, each pair mixed in its own way.
+    """The mixed images and targets; each pair has its own random weight.
 
-    `places` are those of the pictures in the epoch. A picture whose partner is missing stays as it is.
+    `positions` are those of the images in the epoch. An image without its partner is not mixed.
     """
-    mixed, shares = images.clone(), torch.ones(len(images))
+    mixed, weights = images.clone(), torch.ones(len(images))
     partners = torch.arange(len(images))
-    for place in range(len(images) - 1):
-        if places[place] % 2 or places[place + 1] != places[place] + 1:
+    for row in range(len(images) - 1):
+        if positions[row] % 2 or positions[row + 1] != positions[row] + 1:
             continue
-        random = make_rng("mix", seed=seed, epoch=epoch, index=places[place] // 2)
-        cut = augment.cutmix > 0 and (augment.mixup == 0 or random.random() < 0.5)
+        rng = make_rng("mix", seed=seed, epoch=epoch, index=positions[row] // 2)
+        cut = augment.cutmix > 0 and (augment.mixup == 0 or rng.random() < 0.5)
         alpha = augment.cutmix if cut else augment.mixup
-        share = random.beta(alpha, alpha)
-        one, other = images[place], images[place + 1]
+        weight = rng.beta(alpha, alpha)
+        one, other = images[row], images[row + 1]
         if cut:
-            box, share = _box(share, images.shape[2], images.shape[3], random)
-            mixed[place][:, *box], mixed[place + 1][:, *box] = other[:, *box], one[:, *box]
+            box, weight = _random_box(weight, images.shape[2], images.shape[3], rng)
+            mixed[row][:, *box], mixed[row + 1][:, *box] = other[:, *box], one[:, *box]
         else:
-            torch.lerp(other, one, share, out=mixed[place])
-            torch.lerp(one, other, share, out=mixed[place + 1])
-        shares[place : place + 2] = share
-        partners[place], partners[place + 1] = place + 1, place
-    weight = shares[:, None]
-    return mixed, targets * weight + targets[partners] * (1 - weight)
+            torch.lerp(other, one, weight, out=mixed[row])
+            torch.lerp(one, other, weight, out=mixed[row + 1])
+        weights[row : row + 2] = weight
+        partners[row], partners[row + 1] = row + 1, row
+    column = weights[:, None]
+    return mixed, targets * column + targets[partners] * (1 - column)
 
 
-def _box(share: float, rows: int, columns: int, random: np.random.Generator) -> tuple[tuple[slice, slice], float]:
-    """The part that is exchanged, and the share that is then left of a picture."""
-    side = math.sqrt(1.0 - share)
-    top, left = int(random.integers(rows)), int(random.integers(columns))
+def _random_box(weight: float, rows: int, columns: int, rng: np.random.Generator) -> tuple[tuple[slice, slice], float]:
+    """The box to exchange, and the fraction of the image outside it."""
+    side = math.sqrt(1.0 - weight)
+    top, left = int(rng.integers(rows)), int(rng.integers(columns))
     height, width = round(rows * side), round(columns * side)
     above, below = max(0, top - height // 2), min(rows, top + (height + 1) // 2)
     before, after = max(0, left - width // 2), min(columns, left + (width + 1) // 2)
-    share = 1.0 - (below - above) * (after - before) / (rows * columns)
-    return (slice(above, below), slice(before, after)), share
+    weight = 1.0 - (below - above) * (after - before) / (rows * columns)
+    return (slice(above, below), slice(before, after)), weight

@@ -1,4 +1,4 @@
-"""From a picture to the pixels of a batch: its content, decoded, in its stored form from the cache, augmented."""
+"""Reads one image: its content, decoded and resized, or its stored pixels from the cache."""
 
 from __future__ import annotations
 
@@ -17,92 +17,92 @@ from vitrail.errors import DataError, VitrailError, brief
 
 
 class Reader(NamedTuple):
-    """Reads pictures for evaluation, or for training if there is an `augment`."""
+    """Reads images for evaluation, or for training if there is an `augment`."""
 
     preprocess: Preprocess
     augment: Augment | None = None
     cache: PixelCache | None = None
     keys: NDArray[np.uint8] | None = None
-    """The cache's key of each picture by its index, zeros at first: a file is looked at once a run."""
+    """The cache key of each image by its index, initially zeros: each file is checked for changes once per run."""
 
-    def stored(self, picture: Item) -> Pixels:
-        """The picture as the cache holds it: ready for evaluation, or waiting to be augmented."""
+    def read(self, item: Item) -> Pixels:
+        """The stored pixels of an image: ready for evaluation, or to be augmented."""
         if self.cache is None:
-            return self._decoded(read_content(picture), picture.name)
-        if self.keys is None or not self.keys[picture.index].any():
-            key, pixels = self._looked_up(picture, self.cache)
+            return self._decode(read_content(item), item.name)
+        if self.keys is None or not self.keys[item.index].any():
+            key, pixels = self._look_up(item, self.cache)
             if self.keys is not None:
-                self.keys[picture.index] = np.frombuffer(key, dtype=np.uint8)
+                self.keys[item.index] = np.frombuffer(key, dtype=np.uint8)
             return pixels
-        known = self.cache.get(self.keys[picture.index].tobytes(), trusted=True)
-        return known if known is not None else self._looked_up(picture, self.cache)[1]
+        cached = self.cache.get(self.keys[item.index].tobytes(), trusted=True)
+        return cached if cached is not None else self._look_up(item, self.cache)[1]
 
-    def _looked_up(self, picture: Item, cache: PixelCache) -> tuple[bytes, Pixels]:
-        """The key and the pixels of a picture: from the cache if it is there by its stamp or content, else decoded."""
-        stamp = _stamp(picture)
-        key = cache.known(stamp)
+    def _look_up(self, item: Item, cache: PixelCache) -> tuple[bytes, Pixels]:
+        """The key and pixels of an image: from the cache, found by its stamp or its content, else decoded."""
+        stamp = _stamp(item)
+        key = cache.find_key(stamp)
         pixels = None if key is None else cache.get(key)
         if key is not None and pixels is not None:
             return key, pixels
-        content = read_content(picture)
+        content = read_content(item)
         key = digest(content)
         pixels = cache.get(key)
         if pixels is None:
-            pixels = self._decoded(content, picture.name)
+            pixels = self._decode(content, item.name)
             cache.put(key, stamp, pixels)
         else:
-            cache.put(key, stamp, None)  # the same picture under another name
+            cache.put(key, stamp, None)  # the same content under another name
         return key, pixels
 
-    def _decoded(self, content: Content, name: str) -> Pixels:
+    def _decode(self, content: Content, name: str) -> Pixels:
         preprocess, augment = self.preprocess, self.augment
         if isinstance(content, np.ndarray):
-            picture = as_pixels(content, preprocess.mode)
+            image = as_pixels(content, preprocess.mode)
         elif augment is None:
-            picture = preprocess.decode(content, name=name)
+            image = preprocess.decode(content, name=name)
         else:
-            picture = decode_image(
+            image = decode_image(
                 content,
                 name=name,
                 mode=preprocess.mode,
                 background=preprocess.background,
-                target=lambda rows, columns: augment.stored_size(preprocess, rows, columns),
+                target_size=lambda rows, columns: augment.stored_size(preprocess, rows, columns),
             )
-        return preprocess.pixels(picture) if augment is None else augment.stored(preprocess, picture)
+        return preprocess.resize_and_crop(image) if augment is None else augment.resize_to_stored(preprocess, image)
 
 
 def form(preprocess: Preprocess, augment: Augment | None) -> str:
-    """What decides how pixels are stored, for the name of the cache."""
+    """A string of everything that decides how pixels are stored; it selects the cache."""
     fields = preprocess.model_dump(mode="json", exclude={"mean", "std"})
     if augment is not None:
         fields["stored"] = preprocess.size if augment.crop == "padded" else augment.spare
     return json.dumps(fields, sort_keys=True)
 
 
-def _stamp(picture: Item) -> str:
+def _stamp(item: Item) -> str:
     try:
-        return picture.stamp(picture.index)
+        return item.stamp(item.index)
     except OSError as error:
-        raise unreadable(picture.name, error) from None
+        raise unreadable(item.name, error) from None
 
 
-def read_content(picture: Item) -> Content:
-    """A picture's content; whatever keeps it from being read is told by name."""
+def read_content(item: Item) -> Content:
+    """The content of an image; every error names it."""
     try:
-        return picture.content()
+        return item.content()
     except OSError as error:
-        raise unreadable(picture.name, error) from None
+        raise unreadable(item.name, error) from None
     except VitrailError:
         raise
-    except Exception as error:  # noqa: BLE001 - of the container that it lies in
-        raise damaged(picture.name, brief(error)) from None
+    except Exception as error:  # noqa: BLE001 - from the container that holds it
+        raise damaged(item.name, brief(error)) from None
 
 
 def unreadable(name: str, error: OSError) -> DataError:
-    """The error for a file that the system does not let us read, or that is gone."""
-    gone = isinstance(error, FileNotFoundError)
+    """The error for a file that is missing or that may not be read."""
+    missing = isinstance(error, FileNotFoundError)
     return DataError(
-        f"{name} {'is not there' if gone else 'cannot be read'}.",
+        f"{name} {'does not exist' if missing else 'cannot be read'}.",
         got=f"{error.strerror or error}.",
-        hint="leaving it out." if gone else "the right to read it.",
+        hint="leaving it out." if missing else "fixing its permissions.",
     )

@@ -1,4 +1,4 @@
-"""What every source gives: its pictures in columns, their labels by name, and a way to each one's content."""
+"""What every source provides: its images as columns, labels with class names, and access to each image's content."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SPLIT_NAMES = {
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 NO_SPLIT = -1
 Content = bytes | Pixels
-"""A picture as it is stored: an encoded file, or the pixels of an array."""
+"""An image as it is stored: an encoded file, or the pixels of an array."""
 
 
 class Finding(NamedTuple):
-    """Something that a user should know of their data: where, what kind, what exactly, and what else it concerns."""
+    """A problem with the data: the path, the kind, the details, and the other image involved, if any."""
 
     path: str
     kind: str
@@ -36,40 +36,40 @@ class Finding(NamedTuple):
 
 
 def no_stamp(_: int) -> str:
-    """For sources that have nothing cheap to tell a change by, or nothing to decode."""
+    """For sources without a cheap way to detect changes, or with nothing to decode."""
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One picture on its way to a batch."""
+    """One sample of a source."""
 
     index: int
     name: str
     labels: tuple[int, ...]
     content: Callable[[], Content]
     stamp: Callable[[int], str]
-    """Of its index: a word that changes whenever the content does; empty if nothing cheap does."""
+    """From its index to a string that changes whenever the content does; empty if there is no cheap one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """The pictures of a source that can be reached in any order."""
+    """The images of a source with random access."""
 
     origin: str
     names: Sequence[str]
     classes: tuple[str, ...]
     labels: NDArray[np.int32]
-    """Class numbers, those of one picture after those of the one before."""
+    """Class numbers, concatenated over all images."""
     starts: NDArray[np.int64] | None = None
-    """Where each picture's labels start, and the last ones end; None if each has one."""
+    """Multi-label data only: where each image's labels start, and where the last ones end."""
     splits: NDArray[np.int8]
     content: Callable[[int], Content]
     stamp: Callable[[int], str] = no_stamp
-    aside: tuple[Finding, ...] = ()
-    """What was found but cannot be a picture of this source."""
+    findings: tuple[Finding, ...] = ()
+    """Problems met while opening: files that are not images of this source."""
     root: Path | None = None
-    """The folder or file that it was read from, into which nothing may be written."""
+    """The folder or file that was opened; nothing may be written there."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -83,23 +83,23 @@ class Table:
         return (self[index] for index in range(len(self)))
 
     def labels_of(self, index: int) -> tuple[int, ...]:
-        """The class numbers of one picture."""
+        """The class numbers of one image."""
         if self.starts is None:
             return (int(self.labels[index]),)
         return tuple(self.labels[self.starts[index] : self.starts[index + 1]].tolist())
 
     def label_names(self, index: int) -> tuple[str, ...]:
-        """The class names of one picture."""
+        """The class names of one image."""
         return tuple(self.classes[label] for label in self.labels_of(index))
 
     @property
     def split_names(self) -> tuple[str, ...]:
-        """The splits that the source itself has, in the order train, val, test."""
+        """The source's own splits, in the order train, val, test."""
         present = set(np.unique(self.splits).tolist())
         return tuple(name for number, name in enumerate(SPLITS) if number in present)
 
     def only(self, rows: Iterable[int]) -> Table:
-        """The same source with these pictures alone; the classes stay."""
+        """The same source restricted to these rows; the classes stay."""
         chosen = np.fromiter(rows, dtype=np.int64)
         names, content, stamp = self.names, self.content, self.stamp
         labels, starts = self.labels[chosen] if self.starts is None else self.labels, None
@@ -120,31 +120,31 @@ class Table:
         )
 
     def split(self, name: str) -> Table:
-        """The pictures of one split."""
+        """The images of one split."""
         check_split(name, self.split_names, self.origin)
         return self.only(np.flatnonzero(self.splits == SPLITS.index(name)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """The pictures of a source that can only be read one after the other, shard by shard."""
+    """The images of a source that can only be read in sequence, shard by shard."""
 
     origin: str
     classes: tuple[str, ...]
     counts: tuple[int, ...]
-    """The number of pictures in each shard."""
+    """The number of images in each shard."""
     splits: tuple[int, ...]
     """The split of each shard."""
-    pictures: Callable[[int], Iterator[Item]]
-    """The pictures of a shard by its number."""
+    items: Callable[[int], Iterator[Item]]
+    """From the number of a shard to its images."""
     shards: tuple[int, ...] | None = None
-    """The numbers of the shards that are read; None for all of them."""
-    aside: tuple[Finding, ...] = ()
+    """The numbers of the shards to read; None for all of them."""
+    findings: tuple[Finding, ...] = ()
     root: Path | None = None
 
     @property
     def chosen(self) -> tuple[int, ...]:
-        """The numbers of the shards that are read."""
+        """The numbers of the shards to read."""
         return tuple(range(len(self.counts))) if self.shards is None else self.shards
 
     def __len__(self) -> int:
@@ -154,9 +154,9 @@ class Stream:
         return self.in_order(self.chosen)
 
     def in_order(self, shards: Iterable[int]) -> Iterator[Item]:
-        """The pictures of these shards, one shard after the other."""
+        """The images of these shards, one shard after the other."""
         for shard in shards:
-            yield from self.pictures(shard)
+            yield from self.items(shard)
 
     @property
     def split_names(self) -> tuple[str, ...]:
@@ -173,25 +173,25 @@ class Stream:
 Source = Table | Stream
 
 
-def check_split(name: str, has: tuple[str, ...], origin: str) -> None:
-    """Refuse a split that is not there."""
-    if name not in has:
-        listed = ", ".join(has)
+def check_split(name: str, splits: tuple[str, ...], origin: str) -> None:
+    """Refuse a split that does not exist."""
+    if name not in splits:
+        listed = ", ".join(splits)
         raise DataError(
             f"{origin} has no split {name!r}.",
-            got=f"the splits {listed}." if listed else "one set without splits.",
-            hint=f"{listed}." if listed else "folders train, val and test in it, or no split.",
+            got=f"the splits {listed}." if listed else "data without splits.",
+            hint=f"{listed}." if listed else "adding folders train, val and test, or leaving out the split.",
         )
 
 
 def split_number(word: str) -> int | None:
-    """The number of a split that is called so; None if no split is."""
+    """The number of the split with this name, by any of its usual spellings; None if it is not one."""
     name = SPLIT_NAMES.get(word.strip().casefold())
     return None if name is None else SPLITS.index(name)
 
 
 def sorted_classes(names: Iterable[str]) -> tuple[str, ...]:
-    """Class names in the one order that every layout has: by number if all of them are numbers, else by name."""
+    """Class names in the order common to all layouts: by number if all are numbers, else by name."""
     distinct = set(names)
     if all(name.isascii() and name.isdecimal() for name in distinct):
         return tuple(sorted(distinct, key=lambda name: (int(name), name)))
@@ -199,16 +199,18 @@ def sorted_classes(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_names(names: Sequence[str], origin: str) -> None:
-    """Refuse a list of class names in which one stands twice: two classes would become one."""
-    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-    if twice:
+    """Refuse duplicate class names: two classes would become one."""
+    duplicates = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if duplicates:
         raise DataError(
-            f"{origin} has two classes of one name.", got=f"{', '.join(twice[:5])}.", hint="a name of its own for each."
+            f"{origin} has two classes with the same name.",
+            got=f"{', '.join(duplicates[:5])}.",
+            hint="a unique name for each class.",
         )
 
 
-def numbered(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-    """The classes, and each picture's class number."""
+def encode_labels(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+    """The classes, and the class number of each image."""
     classes = sorted_classes(names)
     number = {name: index for index, name in enumerate(classes)}
     return classes, np.fromiter((number[name] for name in names), dtype=np.int32, count=len(names))

@@ -1,4 +1,4 @@
-"""The model as it leaves: pixels in, logits and calibrated confidence out, everything between them in one graph."""
+"""The model as it is exported: pixels in, logits and calibrated confidence out, everything between in one graph."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from torch import Tensor, nn
 
 from vitrail.errors import ExportError
 from vitrail.nn.attention.full import Attention
-from vitrail.nn.last import LastBlock
+from vitrail.nn.last_block import LastBlock
 from vitrail.nn.merge import MergingBlocks
 from vitrail.run.predictor import calibration_of
 from vitrail.tokens import Layout, cut
 
-Takes = Literal["uint8", "float"]
-CUBIC = -0.5  # the free number of the cubic kernel, as PyTorch has it with antialiasing
+InputDtype = Literal["uint8", "float"]
+CUBIC_A = -0.5  # the cubic kernel's parameter, as PyTorch sets it with antialiasing
 
 
 class Graph(nn.Module):
-    """`uint8` pixels come as decoders give them, [batch, rows, columns, channels]; `float` ones as [batch, channels,
-    rows, columns] from 0 to 1. Mean and deviation are inside, and so is the temperature.
+    """Takes `uint8` pixels as decoders return them, [batch, rows, columns, channels], or `float` ones from 0 to 1 as
+    [batch, channels, rows, columns]. Applies mean, standard deviation and temperature.
     """
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, model: Any, *, takes: Takes = "uint8") -> None:
+    def __init__(self, model: Any, *, input_dtype: InputDtype = "uint8") -> None:
         super().__init__()
-        self.model, self.takes = model, takes
+        self.model, self.input_dtype = model, input_dtype
         calibration = calibration_of(model)
         self.temperature, self.multi_label = calibration.temperature, calibration.multi_label
         preprocess = model.preprocess
@@ -38,81 +38,83 @@ class Graph(nn.Module):
         self.register_buffer("std", torch.tensor(preprocess.std).view(1, -1, 1, 1))
 
     def forward(self, pixels: Tensor) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B K"]]:
-        if self.takes == "uint8":
+        if self.input_dtype == "uint8":
             pixels = pixels.permute(0, 3, 1, 2).float() / 255
         images = (pixels - self.mean) / self.std
         logits = self.model(images.to(next(self.model.parameters()).dtype)).float()
         scaled = logits / self.temperature
         return logits, scaled.sigmoid() if self.multi_label else scaled.softmax(dim=1)
 
-    def example(self, num: int, size: tuple[int, int]) -> Tensor:
-        """Pixels of the right kind."""
+    def example(self, batch_size: int, size: tuple[int, int]) -> Tensor:
+        """Blank input of the right shape and dtype."""
         channels = self.model.preprocess.channels
-        if self.takes == "uint8":
-            return torch.zeros(num, *size, channels, dtype=torch.uint8)
-        return torch.zeros(num, channels, *size)
+        if self.input_dtype == "uint8":
+            return torch.zeros(batch_size, *size, channels, dtype=torch.uint8)
+        return torch.zeros(batch_size, channels, *size)
 
 
-def at_size(model: Any, size: tuple[int, int]) -> Any:
-    """A copy of a model for pictures of another size."""
+def resize_model(model: Any, size: tuple[int, int]) -> Any:
+    """A copy of a model for images of another size."""
     model = copy.deepcopy(model).eval()
     if hasattr(model.spec, "stem"):
         table = model.position_table(cut(size, model.spec.stem.cell))
         if table is not None:
             name = "pos_embed" if model.pos_embed is not None else "pos_fixed"
-            kept = table.detach().clone()
-            setattr(model, name, nn.Parameter(kept, requires_grad=False) if name == "pos_embed" else kept)
+            table = table.detach().clone()
+            setattr(model, name, nn.Parameter(table, requires_grad=False) if name == "pos_embed" else table)
     model.spec = model.spec.override({"image_size": size})
     model.preprocess = model.preprocess.override({"size": size})
     return model
 
 
-def leaving(model: Any, *, merge: int = 0, dynamic: bool = False) -> Any:
-    """A copy of a model that computes what its head reads and no more; with `merge` so many cells a block become one,
-    with `dynamic` it takes any size that its patches divide.
+def prepare_for_export(model: Any, *, merge: int = 0, dynamic: bool = False) -> Any:
+    """A copy of a model that computes only what its head reads.
+
+    With `merge`, each block merges that many pairs of patch tokens. With `dynamic`, it takes any image size that the
+    patch size divides.
     """
     model = copy.deepcopy(model).eval().requires_grad_(False)
     if merge:
-        _merge(model, merge, dynamic=dynamic)
-    elif getattr(model.spec, "pool", "") == "token" and _is_full(model.blocks[-1].attn):
+        _merge_tokens(model, merge, dynamic=dynamic)
+    elif getattr(model.spec, "pool", "") == "token" and _has_full_attention(model.blocks[-1]):
         model.blocks[-1] = LastBlock(model.blocks[-1], 1 + model.spec.distilled)
     if dynamic and hasattr(model.spec, "stem"):
-        _take_any_size(model)
+        _resize_positions_in_graph(model)
     return model
 
 
-def _is_full(attention: Any) -> bool:
-    return type(attention) is Attention and not attention.causal
+def _has_full_attention(block: Any) -> bool:
+    return type(block.attn) is Attention and not block.attn.causal
 
 
-def _merge(model: Any, num: int, *, dynamic: bool) -> None:
+def _merge_tokens(model: Any, num_pairs: int, *, dynamic: bool) -> None:
     if not hasattr(model, "blocks") or dynamic:
         raise ExportError(
-            "tokens are merged in a Vision Transformer of one size.",
+            "--merge works only for Vision Transformers of a fixed image size.",
             got="--dynamic." if dynamic else f"{type(model).__name__}.",
-            hint="leaving out --merge.",
+            hint="without --merge.",
         )
-    model.blocks = MergingBlocks(model.blocks, num)
+    model.blocks = MergingBlocks(model.blocks, num_pairs)
 
 
-def _take_any_size(model: Any) -> None:
+def _resize_positions_in_graph(model: Any) -> None:
     if model.pos_embed is not None:
         old, table, rule = model.spec.table_layout, model.pos_embed, model.spec.resize_rule
-        model.position_table = lambda grid: resized_in_graph(table, old, grid, rule)
+        model.position_table = lambda grid: resize_table_in_graph(table, old, grid, rule)
     elif model.pos_fixed is not None:
         raise ExportError(
-            "a table of sines cannot be resized in the graph.",
+            "sine position embeddings cannot be resized in the graph.",
             got=f"position={model.spec.position}.",
             hint="--size ROWSxCOLUMNS.",
         )
 
 
-def resized_in_graph(
+def resize_table_in_graph(
     table: Float[Tensor, "1 N D"], old: Layout, grid: tuple[Any, ...], rule: str
 ) -> Float[Tensor, "1 M D"]:
-    """`resize_table` for a grid that is not known yet: a matrix for rows and one for columns, of plain arithmetic.
+    """`resize_table` for a grid that is known only at run time: one matrix for rows, one for columns.
 
-    Engines differ in what they call bicubic with antialiasing, but not in how they multiply matrices.
+    Engines disagree on bicubic resizing with antialiasing, but not on matrix products.
     """
     prefix, cells = table[:, : old.prefix], table[0, old.prefix :]
     rows, columns = old.grid
@@ -126,18 +128,18 @@ def resized_in_graph(
 
 
 def resize_matrix(old: int, new: Any, rule: str) -> Float[Tensor, "new old"]:
-    """How much of each old place each new one takes; rows sum to one."""
-    places = torch.arange(old, dtype=torch.float32)[None]
-    wanted = torch.arange(new, dtype=torch.float32)[:, None]
-    if rule == "zoom":  # bilinear, corners stay corners
+    """The weight of each old position in each new one; rows sum to one."""
+    old_places = torch.arange(old, dtype=torch.float32)[None]
+    new_places = torch.arange(new, dtype=torch.float32)[:, None]
+    if rule == "zoom":  # bilinear with aligned corners
         steps = torch.sym_max(new - 1, 1)  # type: ignore[no-untyped-call]
-        weight = (1 - (places - wanted * ((old - 1) / steps)).abs()).clamp(min=0.0)
+        weight = (1 - (old_places - new_places * ((old - 1) / steps)).abs()).clamp(min=0.0)
     else:
         scale = old / new
-        # A smaller table is averaged over more places.
-        wide = torch.sym_max(scale, 1.0)  # type: ignore[no-untyped-call]
-        distance = ((places + 0.5 - (wanted + 0.5) * scale) / wide).abs()
-        near = ((CUBIC + 2) * distance - (CUBIC + 3)) * distance * distance + 1
-        far = ((CUBIC * distance - 5 * CUBIC) * distance + 8 * CUBIC) * distance - 4 * CUBIC
+        # Antialiasing: a smaller table averages over more positions.
+        support = torch.sym_max(scale, 1.0)  # type: ignore[no-untyped-call]
+        distance = ((old_places + 0.5 - (new_places + 0.5) * scale) / support).abs()
+        near = ((CUBIC_A + 2) * distance - (CUBIC_A + 3)) * distance * distance + 1
+        far = ((CUBIC_A * distance - 5 * CUBIC_A) * distance + 8 * CUBIC_A) * distance - 4 * CUBIC_A
         weight = torch.where(distance < 1, near, torch.where(distance < 2, far, torch.zeros_like(far)))
     return weight / weight.sum(dim=1, keepdim=True)

@@ -1,8 +1,8 @@
-"""The pictures of an export: some to learn ranges from, others to prove it on, and never the same ones."""
+"""The images of an export: some calibrate int8, others prove the export; never the same ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,115 +17,145 @@ from vitrail.data.loader import Loader
 from vitrail.data.table import Source, Table
 from vitrail.data.transform import RawPixels
 from vitrail.errors import DataError, ExportError
+from vitrail.exports.budget import Budget, Progress
 from vitrail.run.golden import NUM_GOLDEN, read_golden
-from vitrail.run.label_mapping import class_numbers, truth_of
+from vitrail.run.label_mapping import map_classes, map_labels
 
-Progress = Callable[[int, int], None]
-CALIBRATION = 200
-BATCH = 32
+NUM_CALIBRATION = 200
+MIN_IMAGES = 200  # a time limit cuts the proof to no fewer images
+IMAGE_FRACTION = 0.5  # of the time limit, for reading and evaluating the images; the rest is for building and timing
+BATCH_SIZE = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pictures:
-    """Pixels as the model's preparation leaves them."""
+class ExportImages:
+    """Pixels as the model's preprocessing returns them."""
 
-    judged: NDArray[np.uint8]
-    truth: Tensor | None
-    """Their classes, if they are known."""
-    calibration: NDArray[np.uint8]
+    proof_pixels: NDArray[np.uint8]
+    labels: Tensor | None
+    """The true classes of the proof images, if known."""
+    calibration_pixels: NDArray[np.uint8]
     origin: str
-    """What the proof stands on, in words."""
+    """A description of the proof images."""
 
 
-def gather(
+@dataclass(frozen=True, kw_only=True)
+class ImageBudget:
+    """The time limit and what each image costs after it was read: one pass through every model."""
+
+    budget: Budget
+    seconds_per_image: float
+
+    def num_affordable(self, started: float, num_read: int) -> int:
+        """How many images fit, if the rest are read as fast as the first `num_read` since `started`."""
+        now = self.budget.elapsed()
+        seconds_each = (now - started) / num_read + self.seconds_per_image
+        available = self.budget.left() + now - started
+        return max(MIN_IMAGES, int(IMAGE_FRACTION * available / max(seconds_each, 1e-9)))
+
+
+def load_images(
     model: Any,
-    asked: str,
+    model_name: str,
     data: str | Path | None,
     *,
     calibration: str | Path | None = None,
     limit: int,
-    ranges: bool = True,
+    calibrate: bool = True,
+    time_limit: ImageBudget | None = None,
     progress: Progress | None = None,
-) -> Pictures:
-    """The pictures of `data`, at most `limit` of them to be judged; without data the run's goldens, or random ones.
+) -> ExportImages:
+    """Read at most `limit` proof images from `data`; without data, use the run's golden images or random noise.
 
-    With `ranges` there are others to learn them from: those of `calibration`; else of the train split; else up to half
-    of the pictures, which are then not judged.
+    With `calibrate`, read other images to calibrate on: from `calibration`; else from the train split; else up to half
+    of the images, which are then not used for the proof. Under a time limit the proof may use fewer images.
     """
-    few = None if data is not None else _few(model, asked)
+    without_data = _without_data(model, model_name) if data is None else None
     source = None if data is None else open_data(data, progress=progress)
     split = next((name for name in ("test", "val") if source and name in source.split_names), None)
-    judged = source if source is None or split is None else source.split(split)
-    learned: Source | None = None
-    if ranges and calibration is not None:
-        found = open_data(calibration, progress=progress)
-        learned = found.split("train") if "train" in found.split_names else found
-    elif ranges and source is not None and split is not None and "train" in source.split_names:
-        learned = source.split("train")
-    elif ranges and judged is not None:
-        learned, judged = _halves(judged)
-    taught = np.zeros((0, *model.preprocess.size, model.preprocess.channels), dtype=np.uint8)
-    if learned is not None:
-        taught = _pixels(model, _drawn(learned, CALIBRATION, 1), CALIBRATION, progress)[0]
-    if few is not None:
-        return replace(few, calibration=taught)
-    assert judged is not None
-    judged = _drawn(judged, limit, 0)
-    numbers = class_numbers(model, judged, asked)
-    pixels, labels = _pixels(model, judged, limit, progress)
-    seen = {each.tobytes() for each in pixels}  # a picture may lie in both under another name
-    taught = taught[[each.tobytes() not in seen for each in taught]]
-    return Pictures(
-        judged=pixels,
-        truth=truth_of(model, numbers, judged, labels),
-        calibration=taught,
-        origin=f"{len(pixels):,} pictures of {Path(str(data)).name}" + (f" ({split})" if split else ""),
+    proof_source = source if source is None or split is None else source.split(split)
+    calibration_source: Source | None = None
+    if calibrate and calibration is not None:
+        opened = open_data(calibration, progress=progress)
+        calibration_source = opened.split("train") if "train" in opened.split_names else opened
+    elif calibrate and source is not None and split is not None and "train" in source.split_names:
+        calibration_source = source.split("train")
+    elif calibrate and proof_source is not None:
+        calibration_source, proof_source = _split_off_calibration(proof_source)
+    calibration_pixels = np.zeros((0, *model.preprocess.size, model.preprocess.channels), dtype=np.uint8)
+    if calibration_source is not None:
+        calibration_source = _sample(calibration_source, NUM_CALIBRATION, seed=1)
+        calibration_pixels = _read_pixels(model, calibration_source, NUM_CALIBRATION, progress)[0]
+    if without_data is not None:
+        return replace(without_data, calibration_pixels=calibration_pixels)
+    assert proof_source is not None
+    proof_source = _sample(proof_source, limit, seed=0, shuffled=time_limit is not None)
+    indices = map_classes(model, proof_source, model_name)
+    pixels, labels = _read_pixels(model, proof_source, limit, progress, time_limit)
+    proof_bytes = {each.tobytes() for each in pixels}  # the same image may be in both under another name
+    calibration_pixels = calibration_pixels[[each.tobytes() not in proof_bytes for each in calibration_pixels]]
+    wanted = min(limit, len(proof_source))
+    cut = time_limit is not None and len(pixels) < wanted
+    return ExportImages(
+        proof_pixels=pixels,
+        labels=map_labels(model, indices, proof_source, labels),
+        calibration_pixels=calibration_pixels,
+        origin=f"{len(pixels):,}{f' of {wanted:,}' if cut else ''} images of {Path(str(data)).name}"
+        + (f" ({split})" if split else ""),
     )
 
 
-def _drawn(source: Source, num: int, seed: int) -> Source:
-    """So many pictures drawn at random, in their order; of shards all, for they are read from front to back."""
-    if not isinstance(source, Table) or len(source) <= num:
+def _sample(source: Source, num: int, *, seed: int, shuffled: bool = False) -> Source:
+    """A random sample of `num` images, in source order or shuffled; all of a stream, which is read front to back."""
+    if not isinstance(source, Table) or (len(source) <= num and not shuffled):
         return source
-    return source.only(sorted(np.random.default_rng(seed).permutation(len(source))[:num].tolist()))
+    rows = np.random.default_rng(seed).permutation(len(source))[:num].tolist()
+    return source.only(rows if shuffled else sorted(rows))  # any part of a shuffled sample is a fair sample
 
 
-def _halves(source: Source) -> tuple[Source, Source]:
+def _split_off_calibration(source: Source) -> tuple[Source, Source]:
     if not isinstance(source, Table):
         raise ExportError(
-            "shards without a train split cannot be parted.", got="one split.", hint="--calibration DATA."
+            "shards without a train split cannot be divided into calibration and proof images.",
+            got="one split.",
+            hint="--calibration DATA.",
         )
     order = np.random.default_rng(0).permutation(len(source)).tolist()
-    num = min(CALIBRATION, len(source) // 2)
+    num = min(NUM_CALIBRATION, len(source) // 2)
     return source.only(sorted(order[:num])), source.only(sorted(order[num:]))
 
 
-def _pixels(model: Any, source: Source, limit: int, progress: Progress | None) -> tuple[NDArray[np.uint8], Tensor]:
-    """The pictures of a source that can be read, no more than so many."""
+def _read_pixels(
+    model: Any, source: Source, limit: int, progress: Progress | None, time_limit: ImageBudget | None = None
+) -> tuple[NDArray[np.uint8], Tensor]:
+    """At most `limit` readable images of a source, or as many as the time limit allows."""
     preprocess = RawPixels.parse(model.preprocess.model_dump(mode="json"))
+    started = time_limit.budget.elapsed() if time_limit is not None else 0.0
     images: list[NDArray[np.uint8]] = []
     labels: list[Tensor] = []
     num = 0
-    for batch in Loader(source=source, preprocess=preprocess, batch_size=BATCH, policy="skip").epoch():
+    for batch in Loader(source=source, preprocess=preprocess, batch_size=BATCH_SIZE, policy="skip").epoch():
         images.append(batch.images.permute(0, 2, 3, 1).numpy())
         labels.append(batch.labels)
         num += len(batch.images)
+        if time_limit is not None and num >= MIN_IMAGES:
+            limit, time_limit = min(limit, time_limit.num_affordable(started, num)), None  # decided once
         if progress is not None:
             progress(min(num, limit), min(limit, len(source)))
         if num >= limit:  # shards may hold millions
             break
     if not num:
-        raise DataError("no picture could be read.", got=f"{len(source)} that cannot.", hint="vitrail check.")
+        raise DataError("no image could be read.", got=f"{len(source)} unreadable images.", hint="vitrail check.")
     return np.concatenate(images)[:limit], torch.cat(labels)[:limit]
 
 
-def _few(model: Any, asked: str) -> Pictures:
-    golden = read_golden(Path(asked)) if Path(asked).is_dir() else None
+def _without_data(model: Any, model_name: str) -> ExportImages:
+    golden = read_golden(Path(model_name)) if Path(model_name).is_dir() else None
     size: Sequence[int] = model.preprocess.size
     if golden is not None and golden["pixels"].shape[1:3] == torch.Size(size):
-        pixels, origin = golden["pixels"].numpy(), f"the run's {len(golden['pixels'])} golden pictures alone"
+        pixels, origin = golden["pixels"].numpy(), f"the run's {len(golden['pixels'])} golden images only"
     else:
-        random = np.random.default_rng(0)
-        pixels = random.integers(0, 256, (NUM_GOLDEN, *size, model.preprocess.channels), dtype=np.uint8)
-        origin = f"{NUM_GOLDEN} pictures of noise, for want of others"
-    return Pictures(judged=pixels, truth=None, calibration=pixels[:0], origin=origin)
+        rng = np.random.default_rng(0)
+        pixels = rng.integers(0, 256, (NUM_GOLDEN, *size, model.preprocess.channels), dtype=np.uint8)
+        origin = f"{NUM_GOLDEN} images of random noise, without --data"
+    return ExportImages(proof_pixels=pixels, labels=None, calibration_pixels=pixels[:0], origin=origin)

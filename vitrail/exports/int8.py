@@ -1,4 +1,4 @@
-"""Eight bits: ranges learned from the user's pictures by NNCF, in the graph of whichever engine."""
+"""8-bit quantization with NNCF: ranges are calibrated on the user's images, in the graph of either engine."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from vitrail.exports.traced import quiet
+from vitrail.exports.tracing import quiet
 
 NO_TELEMETRY = "NNCF_CI"
 
 
-def quantize(model: Any, pixels: NDArray[Any], *, keep: Sequence[str]) -> Any:
-    """A model of ONNX or OpenVINO with its matrix products in 8 bits, but for the nodes named in `keep`."""
-    os.environ.setdefault(NO_TELEMETRY, "1")  # else it tells its makers, over the network
+def quantize(model: Any, pixels: NDArray[Any], *, float_nodes: Sequence[str]) -> Any:
+    """An ONNX or OpenVINO model with its matrix products in 8 bits, except for the nodes in `float_nodes`."""
+    os.environ.setdefault(NO_TELEMETRY, "1")  # it would report usage over the network
     import nncf
 
+    # Engines that split a node in two append to its name.
+    patterns = [rf"{re.escape(name)}(/.*)?" for name in float_nodes]
     with quiet():
         return nncf.quantize(
             model,
             nncf.Dataset([{"pixels": each[None]} for each in pixels]),
             subset_size=len(pixels),
             model_type=nncf.ModelType.TRANSFORMER,
-            # Engines that part a node in two add to its name.
-            ignored_scope=nncf.IgnoredScope(patterns=[rf"{re.escape(name)}(/.*)?" for name in keep]) if keep else None,
+            ignored_scope=nncf.IgnoredScope(patterns=patterns) if patterns else None,
         )

@@ -1,4 +1,4 @@
-"""What is left of an export: a folder that replaces an earlier one as a whole, with its proof and how to use it."""
+"""The folder of an export: model, proof and README. It replaces an earlier export as a whole."""
 
 from __future__ import annotations
 
@@ -13,87 +13,87 @@ from typing import Any
 import torch
 
 from vitrail.errors import ExportError, brief
-from vitrail.exports.build import Made
-from vitrail.exports.images import Pictures
-from vitrail.files import sync_file, sync_folder, umask
+from vitrail.exports.build import Build
+from vitrail.exports.images import ExportImages
+from vitrail.files import get_umask, sync_file, sync_folder
 from vitrail.run.golden import GOLDEN, NUM_GOLDEN, write_golden
 
 PROOF = "proof.json"
-OWN = {
+EXPORT_FILES = {
     *("README.md", "model.bin", "model.onnx", "model.onnx.data", "model.pt2", "model.xml"),
     *(GOLDEN, PROOF),
 }
-"""What an export may leave, and so what may be replaced."""
-CARD = """# {name}, {format} {precision}
+"""All files that an export may consist of. A folder with others is not replaced."""
+README = """# {name}, {format} {precision}
 
-{story}
+{summary}
 
 | | PyTorch | this export |
 | --- | --- | --- |
 | accuracy | {before} | {after} |
-| one picture | {torch_ms:.1f} ms | {latency_ms:.1f} ms ({speedup:.2f} times as fast) |
-| pictures a second, in batches of 8 | {torch_throughput:.1f} | {throughput:.1f} |
+| one image | {torch_ms:.1f} ms | {latency_ms:.1f} ms ({speedup:.2f} times as fast) |
+| images per second, in batches of 8 | {torch_throughput:.1f} | {throughput:.1f} |
 
-Measured on {machine}. The same label as PyTorch on {agreement:.2%} of {n:,} pictures; logits differ by at most
-{max_logit_diff:.3g}. All figures: `proof.json`.
+Measured on {machine}. The top label is the same as PyTorch's on {agreement:.2%} of {n:,} images; logits differ by at
+most {max_logit_diff:.3g}. All figures: `proof.json`.
 
     vitrail predict FOLDER IMAGES
     vitrail serve FOLDER
 
-The input `pixels` is {takes}; mean and deviation are applied inside.
-Outputs are `logits` and `confidence`, the calibrated probabilities. Labels, and how pictures are resized and cropped,
-stand in the file's metadata under the key `vitrail`.
+The input `pixels` is {input_description}; mean and standard deviation are applied inside.
+The outputs are `logits` and `confidence`, the calibrated probabilities. The file's metadata, under the key `vitrail`,
+contains the labels and how images are resized and cropped.
 """
-TAKES = {
+INPUT_DESCRIPTIONS = {
     "uint8": "uint8, [batch, rows, columns, channels], 0 to 255, resized and cropped",
     "float": "float32, [batch, channels, rows, columns], 0 to 1, resized and cropped",
 }
 
 
 @contextmanager
-def workplace(out: Path) -> Iterator[Path]:
-    """A folder beside `out` in which exports are tried; it is gone at the end, whatever happens."""
+def temporary_dir(out: Path) -> Iterator[Path]:
+    """A folder beside `out` to build exports in; it is removed at the end in any case."""
     _check_replaceable(out)
-    room = None
+    folder = None
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        room = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
-        yield room
+        folder = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
+        yield folder
     except OSError as error:
         raise ExportError(
-            f"{out} cannot be written.", got=brief(error), hint="more room on the disk, or another --out."
+            f"{out} cannot be written.", got=brief(error), hint="more disk space, or another --out."
         ) from None
     finally:
-        if room is not None:
-            shutil.rmtree(room, ignore_errors=True)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _check_replaceable(out: Path) -> None:
-    """Refuse to replace anything but an export, or an empty folder."""
+    """Refuse to replace anything but an export or an empty folder."""
     if not out.exists():
         return
-    others = sorted(each.name for each in out.iterdir()) if out.is_dir() else [out.name]
-    if others and (out.is_file() or PROOF not in others or set(others) - OWN):
-        strange = sorted(set(others) - OWN) or others
+    files = sorted(each.name for each in out.iterdir()) if out.is_dir() else [out.name]
+    if files and (out.is_file() or PROOF not in files or set(files) - EXPORT_FILES):
+        foreign = sorted(set(files) - EXPORT_FILES) or files
         raise ExportError(
-            f"{out} is there already, and is no export.", got=f"{', '.join(strange[:3])}.", hint="another --out."
+            f"{out} exists and is not an export.", got=f"{', '.join(foreign[:3])}.", hint="another --out."
         )
 
 
-def keep(made: Made, out: Path, pictures: Pictures, proof: dict[str, Any]) -> Path:
-    """Put an export and its proof in place of what was there; the path of its file."""
-    folder = made.file.parent
-    pixels = torch.from_numpy(pictures.judged[:NUM_GOLDEN].copy())
-    write_golden(folder, made.opened.preprocess, pixels, made.after[:NUM_GOLDEN])
+def save_package(build: Build, out: Path, images: ExportImages, proof: dict[str, Any]) -> Path:
+    """Move an export with its proof to `out`, replacing an earlier export; return the path of the model file."""
+    folder = build.file.parent
+    pixels = torch.from_numpy(images.proof_pixels[:NUM_GOLDEN].copy())
+    write_golden(folder, build.model.preprocess, pixels, build.logits[:NUM_GOLDEN])
     (folder / PROOF).write_text(json.dumps(proof, indent=2) + "\n", encoding="utf-8")
-    (folder / "README.md").write_text(_card(made, proof), encoding="utf-8")
+    (folder / "README.md").write_text(_readme(build, proof), encoding="utf-8")
     for file in folder.iterdir():
-        file.chmod(0o666 & ~umask())
+        file.chmod(0o666 & ~get_umask())
         sync_file(file)
-    folder.chmod(0o777 & ~umask())
+    folder.chmod(0o777 & ~get_umask())
     sync_folder(folder)
-    earlier = folder.parent / "earlier"  # gone with the workplace, once the new one is in its place
-    _check_replaceable(out)  # again, for that was long ago
+    earlier = folder.parent / "earlier"  # removed with the temporary folder once the new export is in place
+    _check_replaceable(out)  # again: it may have changed during the export
     if out.exists():
         out.rename(earlier)
     try:
@@ -102,27 +102,30 @@ def keep(made: Made, out: Path, pictures: Pictures, proof: dict[str, Any]) -> Pa
         if earlier.exists():
             earlier.rename(out)
         raise
-    return out / made.file.name
+    return out / build.file.name
 
 
-def _marks(proof: dict[str, Any]) -> str:
-    """What makes it another model than the one that it came from."""
-    rows, columns = proof["size"]
-    told = f" For pictures of {rows} x {columns} pixels" + (
-        ", and any size that the patches divide" if proof["dynamic"] else ""
-    )
-    return told + (f"; {proof['merge']} cells a block are merged." if proof["merge"] else ".")
-
-
-def _card(made: Made, proof: dict[str, Any]) -> str:
-    share = {key: "not known" if proof[key] is None else f"{proof[key]:.2%}" for key in ("top1_before", "top1_after")}
+def _readme(build: Build, proof: dict[str, Any]) -> str:
+    accuracy = {key: "unknown" if proof[key] is None else f"{proof[key]:.2%}" for key in ("top1_before", "top1_after")}
     interval = proof["interval"]
-    spread = f" ({interval[0]:.2%} to {interval[1]:.2%})" if interval else ""
-    kept = f" {len(made.kept)} layers stayed in float: {', '.join(made.kept)}." if made.kept else ""
-    return CARD.format(
-        **{key: value for key, value in proof.items() if key != "takes"},
-        before=share["top1_before"],
-        after=share["top1_after"] + spread,
-        takes=TAKES[proof["takes"]],
-        story=f"Exported by `vitrail export`, proven on {proof['origin']}.{kept}{_marks(proof)}",
+    after = accuracy["top1_after"] + (f" ({interval[0]:.2%} to {interval[1]:.2%})" if interval else "")
+    return README.format(
+        **proof,
+        before=accuracy["top1_before"],
+        after=after,
+        input_description=INPUT_DESCRIPTIONS[proof["takes"]],
+        summary=_summary(build, proof),
     )
+
+
+def _summary(build: Build, proof: dict[str, Any]) -> str:
+    """How it was exported, and how it differs from the original model."""
+    rows, columns = proof["size"]
+    sentences = [f"Exported by `vitrail export`, proven on {proof['origin']}."]
+    if build.float_layers:
+        sentences.append(f"{len(build.float_layers)} layers stay in float: {', '.join(build.float_layers)}.")
+    any_size = ", or any size that the patch size divides" if proof["dynamic"] else ""
+    sentences.append(f"For images of {rows} x {columns} pixels{any_size}.")
+    if proof["merge"]:
+        sentences.append(f"Each block merges {proof['merge']} pairs of patch tokens.")
+    return " ".join(sentences)

@@ -1,4 +1,4 @@
-"""Models of timm and transformers as Vitrail's own, the tensors shared, after a proof that both compute the same."""
+"""Rebuilds timm and transformers models as Vitrail models that share their tensors, and checks that outputs agree."""
 
 from __future__ import annotations
 
@@ -11,85 +11,85 @@ from vitrail import catalogue, plug
 from vitrail.adapt import check_fit
 from vitrail.data.exchange import from_timm
 from vitrail.data.transform import Preprocess
-from vitrail.engine.exported import Exported
+from vitrail.engine.exported import ExportedModel
 from vitrail.errors import InspectionError, SpecError, VitrailError
 from vitrail.model import vit
 from vitrail.spec import Spec
 from vitrail.weights.rules import State
-from vitrail.weights.source import FORMATS, format_named
+from vitrail.weights.source import FORMATS, get_format
 
 POOLS = {"token": "token", "avg": "mean", "map": "attention"}
-NEAR = 1e-3  # of the largest logit, by which two ways of computing may differ
+TOLERANCE = 1e-3  # relative to the largest logit
 
 
 def adopt(model: Any) -> Any:
-    """The same model as Vitrail's; one that is Vitrail's already is only given a way to prepare pictures."""
+    """Return the model as a Vitrail model; one that already is only gets a `preprocess` if it has none."""
     if isinstance(getattr(model, "spec", None), Spec):
         if getattr(model, "preprocess", None) is None:
             model.preprocess = catalogue.preprocess_for("", model.spec, None)
         if model.preprocess is None:
             raise InspectionError(
-                "there is no picture that this model takes.",
+                "this model does not take images.",
                 got=f"{model.spec.channels} channels.",
-                hint="a model of one or three channels.",
+                hint="a model with one or three channels.",
             )
         return model
-    if isinstance(model, Exported):
+    if isinstance(model, ExportedModel):
         raise InspectionError(
-            "an exported model gives labels, and nothing of how it came to them.",
+            "an exported model returns predictions only and cannot be explained.",
             got=f"{model.engine}.",
             hint="the run that it was exported from.",
         )
     if not isinstance(model, nn.Module):
         raise InspectionError(
-            "this is no model.", got=f"a {type(model).__name__}.", hint="a model of Vitrail, timm or transformers."
+            "this is not a model.", got=f"a {type(model).__name__}.", hint="a Vitrail, timm or transformers model."
         )
     try:
-        made = _made(model)
+        rebuilt = _rebuild(model)
     except (VitrailError, AttributeError, KeyError, IndexError, ValueError, RuntimeError) as error:
-        said = error.wrong if isinstance(error, VitrailError) else f"{type(error).__name__}."
+        reason = error.wrong if isinstance(error, VitrailError) else f"{type(error).__name__}."
         raise InspectionError(
-            f"this model is of no kind that Vitrail knows: {said}",
-            got=f"a {type(model).__name__} of {type(model).__module__.partition('.')[0]}.",
-            hint="a Vision Transformer or BiT of timm or transformers, with a classifier.",
+            f"this architecture is not supported: {reason}",
+            got=f"a {type(model).__name__} from {type(model).__module__.partition('.')[0]}.",
+            hint="a Vision Transformer or BiT with a classifier, from timm or transformers.",
         ) from None
-    _prove(model, made)
-    return made
+    _check_outputs(model, rebuilt)
+    return rebuilt
 
 
-def _made(model: Any) -> Any:
+def _rebuild(model: Any) -> Any:
     tensors = model.state_dict()
-    form = next((each for each in map(format_named, plug.entries(FORMATS)) if each.recognise(tensors.keys())), None)
+    form = next((each for each in map(get_format, plug.entries(FORMATS)) if each.recognise(tensors.keys())), None)
     if form is None:
-        raise InspectionError("its tensors have names of another kind.", got="", hint="")
+        raise InspectionError("its tensor names are unknown.", got="", hint="")
     config = model.config.to_dict() if hasattr(model, "config") else {}
-    facts = form.facts_from(config, tensors.keys()) if hasattr(form, "facts_from") else {}
+    facts = form.infer_fields(config, tensors.keys()) if hasattr(form, "infer_fields") else {}
     state = form.read(tensors)
-    cut = getattr(model, "pretrained_cfg", None) or {}
-    spec = _spec(model, state, facts, cut.get("architecture", ""))
+    pretrained_cfg = getattr(model, "pretrained_cfg", None) or {}
+    spec = _infer_spec(model, state, facts, pretrained_cfg.get("architecture", ""))
     with catalogue.on_meta():
-        made = catalogue.build(spec)
-    check_fit(state, made.state_dict(), "a model of this form")
-    made.load_state_dict(state, assign=True)
-    made.name, made.changes = cut.get("architecture", ""), ()
-    told: Preprocess | None = None
-    if "mean" in cut:
+        rebuilt = catalogue.build(spec)
+    check_fit(state, rebuilt.state_dict(), "a model of this form")
+    rebuilt.load_state_dict(state, assign=True)
+    rebuilt.name, rebuilt.changes = pretrained_cfg.get("architecture", ""), ()
+    preprocess: Preprocess | None = None
+    if "mean" in pretrained_cfg:
         try:
-            told = from_timm(cut)
+            preprocess = from_timm(pretrained_cfg)
         except SpecError:
-            told = None
-    made.preprocess = catalogue.preprocess_for("", spec, told)
+            preprocess = None
+    rebuilt.preprocess = catalogue.preprocess_for("", spec, preprocess)
     names = config.get("id2label") or {}
     if len(names) == spec.num_classes and not str(names.get(0, "")).startswith("LABEL_"):
-        made.labels = tuple(str(names[number]) for number in range(spec.num_classes))
-    return made.eval()
+        rebuilt.labels = tuple(str(names[number]) for number in range(spec.num_classes))
+    return rebuilt.eval()
 
 
-def _spec(model: Any, state: State, facts: dict[str, Any], name: str) -> Any:
-    """The specification that the tensors, and the object that holds them, tell."""
+def _infer_spec(model: Any, state: State, facts: dict[str, Any], name: str) -> Any:
+    """The spec, inferred from the tensors and from the module that holds them."""
     kernel = state.get("patch_embed.proj.weight")
     if kernel is None or kernel.shape[-1] == 1 or (not hasattr(model, "blocks") and "heads" not in facts):
-        spec = catalogue.spec_named(name)  # hybrids and BiT are told by their names
+        spec = catalogue.spec_named(name)  # hybrids and BiT are identified by name
         return spec.override({**facts, "num_classes": model.num_classes})
     fields: dict[str, Any] = {
         "stem": {"name": "patch", "patch": list(kernel.shape[2:])},
@@ -107,7 +107,7 @@ def _spec(model: Any, state: State, facts: dict[str, Any], name: str) -> Any:
         "pre_logits": state["pre_logits.fc.weight"].shape[0] if "pre_logits.fc.weight" in state else None,
         **facts,
     }
-    if hasattr(model, "blocks"):  # timm's
+    if hasattr(model, "blocks"):  # timm
         block = model.blocks[0]
         fields |= {
             "image_size": model.patch_embed.img_size,
@@ -122,20 +122,20 @@ def _spec(model: Any, state: State, facts: dict[str, Any], name: str) -> Any:
 
 
 @torch.no_grad()
-def _prove(model: Any, made: Any) -> None:
-    """Refuse a model that computes something else than what it was taken for."""
+def _check_outputs(model: Any, rebuilt: Any) -> None:
+    """Reject a model whose logits differ from those of its rebuilt version."""
     like = next(model.parameters())
-    images = torch.randn(1, made.spec.channels, *made.spec.image_size, generator=torch.Generator().manual_seed(0))
+    images = torch.randn(1, rebuilt.spec.channels, *rebuilt.spec.image_size, generator=torch.Generator().manual_seed(0))
     was_training = model.training
     model.eval()
     theirs = model(images.to(like))
     model.train(was_training)
     theirs = getattr(theirs, "logits", theirs)
-    ours = made(images.to(like))
+    ours = rebuilt(images.to(like))
     gap = (ours - theirs).abs().max().item()
-    if not gap <= NEAR * max(1.0, theirs.abs().max().item()):
+    if not gap <= TOLERANCE * max(1.0, theirs.abs().max().item()):
         raise InspectionError(
-            "this model computes something else than a Vision Transformer of its form.",
+            "this model's outputs differ from those of a Vision Transformer with its weights.",
             got=f"logits that differ by {gap:.3g}.",
-            hint="a model without changes of its own to what it computes.",
+            hint="a model with an unmodified forward pass.",
         )

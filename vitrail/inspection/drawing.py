@@ -1,4 +1,4 @@
-"""A figure with the numbers that it was drawn from."""
+"""A figure with the numbers behind it."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from vitrail.inspection.sample import Sample
 
 
 class Drawing(NamedTuple):
-    """A figure of matplotlib, and a table."""
+    """A matplotlib figure and the table of its numbers."""
 
     figure: Any
-    titles: tuple[str, ...]
+    columns: tuple[str, ...]
     rows: Sequence[tuple[object, ...]]
 
 
-def save_figure(figure: Any, file: Any, kind: str, dots: int) -> None:
-    """Write a figure as "png" or "svg", the same bytes each time."""
+def save_figure(figure: Any, file: Any, kind: str, dpi: int) -> None:
+    """Write a figure as "png" or "svg", with the same bytes each time."""
     metadata = {"Date": None} if kind == "svg" else {"Software": None}
-    told: dict[str, Any] = {"pil_kwargs": {"compress_level": 4}} if kind == "png" else {}  # in a third of the time
+    options: dict[str, Any] = {"pil_kwargs": {"compress_level": 4}} if kind == "png" else {}  # three times as fast
     with warnings.catch_warnings(), rc_context({"svg.hashsalt": "vitrail"}):
-        # A label may have letters that matplotlib's own font has not.
+        # Labels may contain glyphs that matplotlib's font lacks.
         warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
-        figure.savefig(file, format=kind, dpi=dots, metadata=metadata, **told)
+        figure.savefig(file, format=kind, dpi=dpi, metadata=metadata, **options)
 
 
 def require_sample(sample: Sample | None, what: str) -> Sample:
-    """Refuse to draw without pictures what needs them."""
+    """Return the sample, or fail if there is none."""
     if sample is None:
-        raise InspectionError(f"{what} cannot be seen without pictures.", got="no DATA.", hint="a folder of pictures.")
+        raise InspectionError(f"{what} cannot be computed without images.", got="no DATA.", hint="a folder of images.")
     return sample

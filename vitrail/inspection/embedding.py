@@ -1,4 +1,4 @@
-"""What a model's tables and vectors look like: filters, positions (arXiv 2010.11929, figure 7), tokens."""
+"""Patch embedding filters, position embedding similarity (arXiv 2010.11929, figure 7), and tokens as colours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vitrail.tokens import Layout
 
 
 def principal_components(rows: Float[Tensor, "n d"], num: int) -> Float[Tensor, "k d"]:
-    """The directions in which rows differ most, each with its largest number positive, so that signs are no chance."""
+    """The first `num` principal components; the largest entry of each is positive, so that signs are deterministic."""
     centred = (rows - rows.mean(dim=0)).double()
     directions = torch.linalg.svd(centred, full_matrices=False).Vh[:num]
     largest = directions.gather(1, directions.abs().argmax(dim=1, keepdim=True))
@@ -24,42 +24,42 @@ def principal_components(rows: Float[Tensor, "n d"], num: int) -> Float[Tensor, 
 
 
 def filters(model: Any, num: int = 28) -> Float[Tensor, "n P P C"]:
-    """The principal components of the patch embedding's filters as pictures of numbers from 0 to 1."""
+    """The principal components of the patch embedding's filters as images with values from 0 to 1."""
     if getattr(getattr(model.spec, "stem", None), "name", "") != "patch":
         raise InspectionError(
-            "this model has no filters of whole patches.",
-            got=f"a {type(model).__name__} whose stem is convolutions.",
+            "this model has no linear patch embedding, so no filters to show.",
+            got=f"a {type(model).__name__} with a convolutional stem.",
             hint="a model with a linear patch embedding, such as vit_base_patch16_224.",
         )
     weight = model.patch_embed.proj.weight.detach().float().cpu()
-    found = principal_components(weight.flatten(1), min(num, *weight.flatten(1).shape))
-    low, high = found.amin(dim=1, keepdim=True), found.amax(dim=1, keepdim=True)
-    return ((found - low) / (high - low).clamp_min(1e-12)).view(-1, *weight.shape[1:]).permute(0, 2, 3, 1)
+    components = principal_components(weight.flatten(1), min(num, *weight.flatten(1).shape))
+    low, high = components.amin(dim=1, keepdim=True), components.amax(dim=1, keepdim=True)
+    return ((components - low) / (high - low).clamp_min(1e-12)).view(-1, *weight.shape[1:]).permute(0, 2, 3, 1)
 
 
 def position_similarity(model: Any) -> Float[Tensor, "Y X Y X"]:
-    """The cosine between the position of each cell (the first two) and that of every other."""
+    """The cosine similarity between the position embedding of each cell (first two dimensions) and every other."""
     layout: Layout = model.spec.layout
     table = model.position_table(layout.grid) if hasattr(model, "position_table") else None
     if table is None:
-        raise InspectionError("this model has no table of positions.", got=f"a {type(model).__name__}.")
+        raise InspectionError("this model has no position embeddings.", got=f"a {type(model).__name__}.")
     cells = F.normalize(table[0, -layout.num_cells :].detach().float(), dim=1)
     return (cells @ cells.T).view(*layout.grid, *layout.grid).cpu()
 
 
 def token_colours(cells: Float[Tensor, "n d"]) -> Float[Tensor, "n 3"]:
-    """Tokens as colours: their three principal components, from 0 to 1; alike tokens have like colours."""
+    """Tokens as RGB from 0 to 1: their first three principal components, so similar tokens have similar colours."""
     cells = cells.float()
     basis = principal_components(cells, min(3, *cells.shape))
     values = F.pad((cells - cells.mean(dim=0)) @ basis.T, (0, 3 - len(basis)))
-    low, high = (values.quantile(share, dim=0) for share in (0.02, 0.98))
+    low, high = (values.quantile(fraction, dim=0) for fraction in (0.02, 0.98))
     return ((values - low) / (high - low).clamp_min(1e-12)).clamp(0.0, 1.0)
 
 
 def mosaic(tiles: NDArray[np.floating], columns: int) -> NDArray[np.floating]:
-    """Small pictures `[n, Y, X]` or `[n, Y, X, C]` side by side; what lies between and after them is not a number."""
+    """Tile small images `[n, Y, X]` or `[n, Y, X, C]` into rows of `columns`; gaps and unused tiles are NaN."""
     rows = -(-len(tiles) // columns)
-    sides = [(0, rows * columns - len(tiles)), (0, 1), (0, 1), *[(0, 0)] * (tiles.ndim - 3)]
-    padded = np.pad(tiles, sides, constant_values=np.nan)
+    padding = [(0, rows * columns - len(tiles)), (0, 1), (0, 1), *[(0, 0)] * (tiles.ndim - 3)]
+    padded = np.pad(tiles, padding, constant_values=np.nan)
     lines = [np.concatenate(list(line), axis=1) for line in padded.reshape(rows, columns, *padded.shape[1:])]
     return np.concatenate(lines)[:-1, :-1]

@@ -1,4 +1,4 @@
-"""Why does the model say so? One picture, its likeliest classes, and maps of what speaks for each."""
+"""Explains a prediction: one image, its top classes, and heatmaps of the evidence for each of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail import plug
-from vitrail.data.decode import Pixels, as_pixels, decode_image, orientation_of, read_file, to_rgb, upright
+from vitrail.data.decode import Pixels, as_pixels, decode_image, orient_image, orientation_of, read_file, to_rgb
 from vitrail.data.transform import Preprocess
 from vitrail.errors import InspectionError, UnknownNameError, unknown_name
 from vitrail.inspection import trace
@@ -25,53 +25,53 @@ from vitrail.run.predictor import calibration_of, labels_of
 
 METHODS = "vitrail.inspection.method"
 TOP = 5
-Item = str | Path | bytes | Image.Image | Pixels
+ImageInput = str | Path | bytes | Image.Image | Pixels
 
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """A picture as a model sees it."""
+    """A model's prediction for one image, with heatmaps of the evidence."""
 
     name: str
     model: Any = field(repr=False)
-    picture: Pixels = field(repr=False)
-    """The whole picture, upright."""
+    image: Pixels = field(repr=False)
+    """The full image, upright."""
     window: tuple[float, float, float, float]
-    """The part of it that the model sees: top, left, bottom, right as shares of its sides."""
-    images: Float[Tensor, "1 C Y X"] = field(repr=False)
-    """The model's input."""
+    """The part of the image that the model sees: top, left, bottom, right as fractions of its sides."""
+    inputs: Float[Tensor, "1 C Y X"] = field(repr=False)
+    """The preprocessed image that the model receives."""
     classes: tuple[int, ...]
-    """The explained classes: those that were asked for and the likeliest one, or the likeliest ones."""
+    """The explained classes: the requested ones and the top one, or the top ones."""
     labels: tuple[str, ...]
     probabilities: tuple[float, ...]
-    heat: dict[str, Float[NDArray[np.float32], "K Y X"]] = field(repr=False)
-    """The map of each method for each class, on the grid of tokens."""
+    heatmaps: dict[str, Float[NDArray[np.float32], "K Y X"]] = field(repr=False)
+    """Each method's heatmap for each class, on the token grid."""
 
     @property
-    def answer(self) -> tuple[str, float]:
-        """What the model says: the likeliest class and its probability."""
-        return max(zip(self.labels, self.probabilities, strict=True), key=lambda told: told[1])
+    def prediction(self) -> tuple[str, float]:
+        """The top class and its probability."""
+        return max(zip(self.labels, self.probabilities, strict=True), key=lambda pair: pair[1])
 
     def attention(self) -> Iterator[Float[NDArray[np.float32], "H N N"]]:
-        """How much each token looks at each other, block after block."""
-        for weights in trace.attention(self.model, self.images):
+        """The attention weights of each block in turn."""
+        for weights in trace.iter_attention(self.model, self.inputs):
             yield weights[0].float().cpu().numpy()
 
     def figure(self) -> Any:
-        """The picture and the maps over it, as a figure of matplotlib."""
-        return plug.member("vitrail.inspection.still", "draw")(self)
+        """The image and the heatmaps as a matplotlib figure."""
+        return plug.import_from("vitrail.inspection.still", "draw")(self)
 
-    def laid_over(self, method: str, side: int) -> Image.Image:
-        """The picture, no longer than so many pixels, with one method's map for the first class over it."""
-        return plug.member("vitrail.inspection.overlay", "lay_over")(self, method, side)
+    def overlay(self, method: str, side: int) -> Image.Image:
+        """The image, its longer side about `side` pixels, under one method's heatmap for the first class."""
+        return plug.import_from("vitrail.inspection.overlay", "draw_overlay")(self, method, side)
 
     def data(self) -> dict[str, Any]:
-        """All that the interactive page draws from."""
-        return plug.member("vitrail.inspection.page", "page_data")(self)
+        """The data of the interactive page."""
+        return plug.import_from("vitrail.inspection.page", "page_data")(self)
 
     def page(self) -> str:
         """The interactive page."""
-        return plug.member("vitrail.inspection.page", "render")(self)
+        return plug.import_from("vitrail.inspection.page", "render")(self)
 
     def _repr_html_(self) -> str:
         return f'<iframe srcdoc="{html.escape(self.page())}" style="border:0;height:56rem;width:100%"></iframe>'
@@ -79,112 +79,111 @@ class Explanation:
 
 def explain(
     model: Any,
-    image: Item,
+    image: ImageInput,
     *,
     classes: Sequence[str | int] | str | int | None = None,
     methods: Sequence[str] | None = None,
     top: int = TOP,
 ) -> Explanation:
-    """Explain what a model says to a picture: a file, its bytes, a PIL image or an array of pixels.
+    """Explain a model's prediction for an image: a path, encoded bytes, a PIL image or an array of pixels.
 
-    `model` is Vitrail's, timm's or transformers'. `classes`, by name or number, are explained, and the likeliest one;
-    without them the `top` likeliest. `methods` are names of maps, by default all that the model has what they need for.
+    `model` is a Vitrail, timm or transformers model. `classes`, by name or index, are explained together with the top
+    class; without them, the `top` classes. `methods` are heatmap methods by name, all of them by default.
     """
     model = adopt(model)
     if not model.spec.num_classes:
         raise InspectionError("this model has no classifier to explain.", got="no classes.", hint="fine-tuned weights.")
-    chosen = _methods(model, methods)
-    name, picture, pixels = read_image(image, model.preprocess)
-    prepared = model.preprocess.normalise(model.preprocess.pixels(pixels)[None])
-    images = prepared.to(next(model.parameters()))
+    selected = _select_methods(model, methods)
+    name, full, pixels = read_image(image, model.preprocess)
+    prepared = model.preprocess.normalise(model.preprocess.resize_and_crop(pixels)[None])
+    inputs = prepared.to(next(model.parameters()))
     labels = labels_of(model)
-    with trace.evaluating(model):
+    with trace.eval_mode(model):
         with torch.no_grad():
-            odds = calibration_of(model).probabilities(model(images).float().cpu())[0]
-        if not bool(odds.isfinite().all()):
+            probabilities = calibration_of(model).probabilities(model(inputs).float().cpu())[0]
+        if not bool(probabilities.isfinite().all()):
             raise InspectionError("the model's outputs are not finite.", got="NaN or infinity.", hint="other weights.")
-        asked = [classes] if isinstance(classes, str | int) else list(classes or ())
-        likeliest = odds.topk(1 if asked else min(top, len(odds))).indices.tolist()
-        numbers = list(dict.fromkeys([*(class_number(each, labels) for each in asked), *likeliest]))
-        heat = {
-            method: plug.load(METHODS, method).heat(model, images, numbers).float().cpu().numpy() for method in chosen
+        requested = [classes] if isinstance(classes, str | int) else list(classes or ())
+        top_classes = probabilities.topk(1 if requested else min(top, len(probabilities))).indices.tolist()
+        numbers = list(dict.fromkeys([*(class_index(each, labels) for each in requested), *top_classes]))
+        heatmaps = {
+            method: plug.load(METHODS, method).compute_heatmaps(model, inputs, numbers).float().cpu().numpy()
+            for method in selected
         }
     return Explanation(
         name=name,
         model=model,
-        picture=picture,
-        window=model.preprocess.window(*picture.shape[:2]),
-        images=images,
+        image=full,
+        window=model.preprocess.window(*full.shape[:2]),
+        inputs=inputs,
         classes=tuple(numbers),
         labels=tuple(labels[number] for number in numbers),
-        probabilities=tuple(odds[numbers].tolist()),
-        heat=heat,
+        probabilities=tuple(probabilities[numbers].tolist()),
+        heatmaps=heatmaps,
     )
 
 
-def read_image(image: Item, preprocess: Preprocess) -> tuple[str, Pixels, Pixels]:
-    """A name, the pixels of the whole picture for the eye, and those that the model's input is made of."""
+def read_image(image: ImageInput, preprocess: Preprocess) -> tuple[str, Pixels, Pixels]:
+    """A name, the pixels of the full image for display, and the pixels that the model's input is computed from."""
     background = preprocess.background
     if isinstance(image, str | Path):
         try:
             content = read_file(image)
         except OSError as error:
             raise InspectionError(
-                f"{image} cannot be read.", got=f"{error.strerror}.", hint="the path of a picture."
+                f"{image} cannot be read.", got=f"{error.strerror}.", hint="the path of an image."
             ) from None
-        shown = decode_image(content, name=str(image), background=background)
-        return Path(image).name, shown, preprocess.decode(content, name=str(image))
+        full = decode_image(content, name=str(image), background=background)
+        return Path(image).name, full, preprocess.decode(content, name=str(image))
     if isinstance(image, bytes):
-        return "picture", decode_image(image, background=background), preprocess.decode(image)
+        return "image", decode_image(image, background=background), preprocess.decode(image)
     if not isinstance(image, Image.Image | np.ndarray):
         raise InspectionError(
-            "this is no picture.", got=f"a {type(image).__name__}.", hint="one path, PIL image or array at a time."
+            "this is not an image.", got=f"a {type(image).__name__}.", hint="one path, PIL image or array at a time."
         )
     if isinstance(image, Image.Image):
-        shown = np.array(upright(to_rgb(image, background), orientation_of(image)))
+        full = np.array(orient_image(to_rgb(image, background), orientation_of(image)))
     else:
-        shown = as_pixels(image)
-    if not shown.size:
-        raise InspectionError(
-            "this picture has no pixels.", got=f"shape {tuple(shown.shape)}.", hint="another picture."
-        )
-    return "picture", shown, as_pixels(shown, preprocess.mode)
+        full = as_pixels(image)
+    if not full.size:
+        raise InspectionError("this image has no pixels.", got=f"shape {tuple(full.shape)}.", hint="another image.")
+    return "image", full, as_pixels(full, preprocess.mode)
 
 
-def class_number(told: str | int, labels: Sequence[str]) -> int:
-    """The number of a class that is told by name or by number."""
+def class_index(name: str | int, labels: Sequence[str]) -> int:
+    """The index of a class, which may be named or already be an index."""
     folded = [label.casefold() for label in labels]
-    wanted = str(told).casefold()
-    if not isinstance(told, int) and wanted in folded:  # folders may be named by numbers
+    wanted = str(name).casefold()
+    if not isinstance(name, int) and wanted in folded:  # class names may be numbers
         return folded.index(wanted)
-    if str(told).isdecimal():
-        if int(told) < len(labels):
-            return int(told)
+    if str(name).isdecimal():
+        if int(name) < len(labels):
+            return int(name)
         raise UnknownNameError(
-            "no class has this number.", got=f"{told}.", hint=f"numbers from 0 to {len(labels) - 1}."
+            "no class has this number.", got=f"{name}.", hint=f"a number from 0 to {len(labels) - 1}."
         )
-    with_word = [label for label, low in zip(labels, folded, strict=True) if wanted and wanted in low]
-    if with_word:
-        raise UnknownNameError("no class has this name.", got=f"{told!r}.", hint=f"{', '.join(with_word[:5])}.")
-    raise unknown_name("class", str(told), labels)
+    containing = [label for label, low in zip(labels, folded, strict=True) if wanted and wanted in low]
+    if containing:
+        raise UnknownNameError("no class has this name.", got=f"{name!r}.", hint=f"{', '.join(containing[:5])}.")
+    raise unknown_name("class", str(name), labels)
 
 
-def able_methods(model: Any) -> list[str]:
-    """The methods that a model has what they need for, those of attention first."""
-    able = trace.has_attention(model)
-    return [name for name in _known_methods() if able or not plug.load(METHODS, name).NEEDS_ATTENTION]
+def available_methods(model: Any) -> list[str]:
+    """The methods that work for a model, those based on attention first."""
+    attention = trace.has_attention(model)
+    return [name for name in _all_methods() if attention or not plug.load(METHODS, name).NEEDS_ATTENTION]
 
 
-def _known_methods() -> list[str]:
+def _all_methods() -> list[str]:
     return sorted(plug.entries(METHODS), key=lambda name: (not plug.load(METHODS, name).NEEDS_ATTENTION, name))
 
 
-def _methods(model: Any, asked: Sequence[str] | None) -> list[str]:
-    """The methods that were asked for, those of attention first; of a model without it, some cannot be had."""
-    for name in asked or ():
+def _select_methods(model: Any, requested: Sequence[str] | None) -> list[str]:
+    """The requested methods, or all, those based on attention first; fails if the model lacks what they need."""
+    for name in requested or ():
         plug.load(METHODS, name)
-    able = able_methods(model)
-    chosen = [name for name in _known_methods() if not asked or name in asked]
-    if not set(chosen) <= set(able):
-        trace.require_attention(model, f"--method {', '.join(able)}, which works for it")
-    return chosen
+    available = available_methods(model)
+    selected = [name for name in _all_methods() if not requested or name in requested]
+    if not set(selected) <= set(available):
+        trace.require_attention(model, f"--method {', '.join(available)}, which works for this model")
+    return selected

@@ -1,4 +1,4 @@
-"""The paper's figures of one model: PNG for slides, SVG for print, CSV for whoever wants the numbers, and one page."""
+"""The paper's figures for one model: PNG for slides, SVG for print, CSV with the numbers, and one page."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 from vitrail import plug
 from vitrail.errors import InspectionError
-from vitrail.files import replacing, write_text
+from vitrail.files import atomic_write, write_text
 from vitrail.inspection.drawing import Drawing, save_figure
 from vitrail.inspection.sample import Sample
-from vitrail.pages import fill_template
+from vitrail.pages import render_template
 
 FIGURES = "vitrail.inspection.figure"
-DOTS = 120  # an inch
+DPI = 120
 logger = logging.getLogger("vitrail")
 Progress = Callable[[int, int], None]
 
@@ -30,48 +30,48 @@ def write_figures(
     names: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Draw the figures that this model and these pictures have what it takes for; say which are left out, and why."""
+    """Write the named figures, or all that this model and sample allow; those that are skipped are logged."""
     entries = {name: plug.load(FIGURES, name) for name in (names or plug.entries(FIGURES))}
-    written, shown = [], []
+    written, figures = [], []
     model.eval()
     for number, (name, entry) in enumerate(entries.items(), start=1):
         try:
-            drawn: Drawing = entry.draw(model, sample)
+            drawing: Drawing = entry.draw(model, sample)
         except InspectionError as error:
             if names:
                 raise
-            logger.warning("The figure %s is left out: %s", name, error.wrong)
+            logger.warning("Skipped figure %s: %s", name, error.wrong)
             continue
         folder.mkdir(parents=True, exist_ok=True)
         for kind in ("png", "svg"):
-            with replacing(folder / f"{name}.{kind}", InspectionError) as part:
-                save_figure(drawn.figure, part, kind, DOTS)
+            with atomic_write(folder / f"{name}.{kind}", InspectionError) as part:
+                save_figure(drawing.figure, part, kind, DPI)
             written.append(folder / f"{name}.{kind}")
-        write_text(_table(drawn), folder / f"{name}.csv", InspectionError)
+        write_text(_to_csv(drawing), folder / f"{name}.csv", InspectionError)
         written.append(folder / f"{name}.csv")
-        shown.append((name, entry.TITLE, entry.SAYS))
+        figures.append((name, entry.TITLE, entry.DESCRIPTION))
         if progress is not None:
             progress(number, len(entries))
-    if not shown:
+    if not figures:
         raise InspectionError(
-            "this model has none of the figures.",
+            "none of the figures can be drawn for this model.",
             got=f"a {type(model).__name__} and no DATA.",
-            hint="DATA, some pictures.",
+            hint="adding DATA, a folder of images.",
         )
-    page = fill_template(
+    page = render_template(
         "vitrail.inspection",
         "figures.html",
         name=getattr(model, "name", "") or type(model).__name__,
-        figures=shown,
-        pictures=0 if sample is None else len(sample),
+        figures=figures,
+        num_images=0 if sample is None else len(sample),
     )
     write_text(page, folder / "figures.html", InspectionError)
     return [*written, folder / "figures.html"]
 
 
-def _table(drawn: Drawing) -> str:
+def _to_csv(drawing: Drawing) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(drawn.titles)
-    writer.writerows(drawn.rows)
+    writer.writerow(drawing.columns)
+    writer.writerows(drawing.rows)
     return text.getvalue()

@@ -1,7 +1,7 @@
 "use strict";
-// Elements and words. Whatever comes from a file or a server becomes text, never markup.
+// DOM elements and number formats. Whatever comes from a file or a server becomes text, never markup.
 
-// An element: `text` is its text, `on` what it listens to, a Boolean an attribute that is there or not.
+// An element: `text` is its text, `on` its event listeners; a Boolean attribute is present or absent.
 function make(tag, { text, on = {}, ...attributes } = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -15,11 +15,11 @@ function make(tag, { text, on = {}, ...attributes } = {}, ...children) {
 }
 
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
-const percent = (share) => `${(100 * share).toFixed(1)}\u00a0%`;
+const percent = (fraction) => `${(100 * fraction).toFixed(1)}\u00a0%`;
 
-// A share as a bar. Its number stands beside it in words, so a screen reader need not see it.
-function bar(share) {
+// A fraction as a bar, hidden from screen readers because its number stands beside it.
+function bar(fraction) {
   const inner = make("i");
-  inner.style.width = `${(100 * Math.max(0, Math.min(1, share))).toFixed(1)}%`;
+  inner.style.width = `${(100 * Math.max(0, Math.min(1, fraction))).toFixed(1)}%`;
   return make("span", { class: "bar", "aria-hidden": "true" }, inner);
 }

@@ -1,4 +1,4 @@
-"""An explanation as one offline page that walks the way of the data: everything it shows is inside the file."""
+"""An explanation as one interactive offline page that follows the data through the model, all in a single file."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from vitrail.data.decode import Pixels
 from vitrail.errors import InspectionError
 from vitrail.inspection import embedding, trace
 from vitrail.inspection.explanation import METHODS, Explanation
-from vitrail.pages import fill_template
+from vitrail.pages import render_template
 from vitrail.run.predictor import calibration_of
 from vitrail.tokens import Layout
 
-LONGEST = 960  # pixels of the picture's longer side
-BUDGET = 2_300_000  # letters of attention
+MAX_SIDE = 960  # pixels of the embedded image
+MAX_ATTENTION = 2_300_000  # characters of packed attention
 SHADES = (255, 63, 31, 15)
-SAMPLED = 16  # every so manieth row tells how many letters all will take
-POSITIONS = 340_000  # numbers of how alike positions are
-SMALL = 200  # pixels of a picture that is kept as it is
-FILTERS = 28
-VIEW = ("make.js", "overlay.js", "looks.js", "view.js")  # in this order; with view.css, the view on any page
+ROW_STEP = 16  # every 16th row is packed to estimate the size of all
+MAX_SIMILARITIES = 340_000  # values of position similarity
+LOSSLESS_SIDE = 200  # pixels below which the image is embedded as PNG
+NUM_FILTERS = 28
+VIEW = ("make.js", "overlay.js", "explanation.js", "view.js")  # in this order; with view.css, the view on any page
 
 
 def render(explanation: Explanation) -> str:
-    """The page of one picture."""
+    """The page of one image."""
     folder = files("vitrail.inspection")
     data = page_data(explanation)
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return fill_template(
+    return render_template(
         "vitrail.inspection",
         "page.html",
         explanation=explanation,
         facts=_facts(explanation, data),
-        methods=list(explanation.heat),
+        methods=list(explanation.heatmaps),
         # Inside a script element, "<" could end it.
         data=text.replace("<", "\\u003c"),
         style=folder.joinpath("view.css").read_text(encoding="utf-8"),
@@ -53,96 +53,97 @@ def render(explanation: Explanation) -> str:
 
 
 def page_data(explanation: Explanation) -> dict[str, Any]:
-    """Everything that the page's script draws from."""
-    height, width = explanation.picture.shape[:2]
+    """The data of the page's script. The service returns it too, so its keys are part of the HTTP API."""
+    height, width = explanation.image.shape[:2]
     classes = [
-        {"name": label, "probability": odds}
-        for label, odds in zip(explanation.labels, explanation.probabilities, strict=True)
+        {"name": label, "probability": probability}
+        for label, probability in zip(explanation.labels, explanation.probabilities, strict=True)
     ]
     data: dict[str, Any] = {
-        "picture": _reduced(explanation.picture),
+        "picture": _encode_image(explanation.image),
         "size": [height, width],
         "window": list(explanation.window),
         "classes": classes,
         "maps": {
             method: {
                 "title": plug.load(METHODS, method).TITLE,
-                "says": plug.load(METHODS, method).SAYS,
-                "levels": _packed(_levels(maps.reshape(len(maps), -1))),
+                "says": plug.load(METHODS, method).DESCRIPTION,
+                "levels": _pack(_quantise(heatmaps.reshape(len(heatmaps), -1))),
             }
-            for method, maps in explanation.heat.items()
+            for method, heatmaps in explanation.heatmaps.items()
         },
-        "grid": list(next(iter(explanation.heat.values())).shape[1:]),
+        "grid": list(next(iter(explanation.heatmaps.values())).shape[1:]),
     }
     if trace.has_attention(explanation.model):
-        data |= _inner_data(explanation)
+        data |= _encoder_data(explanation)
     return data
 
 
 @torch.no_grad()
-def _inner_data(explanation: Explanation) -> dict[str, Any]:
-    """Attention, token colours and positions."""
+def _encoder_data(explanation: Explanation) -> dict[str, Any]:
+    """Attention, token colours, position similarity and patch embedding filters."""
     model = explanation.model
-    with trace.evaluating(model):
-        found = trace.trace(model, explanation.images)
-    colours = [embedding.token_colours(tokens.cells[0].float().cpu()) for tokens in (*found.inputs[1:], found.output)]
+    with trace.eval_mode(model):
+        traced = trace.trace(model, explanation.inputs)
+    outputs = (*traced.inputs[1:], traced.output)
+    colours = [embedding.token_colours(tokens.cells[0].float().cpu()) for tokens in outputs]
     return {
         "attention": {
             "layers": len(model.blocks),
             "heads": model.blocks[0].attn.heads,
-            "rows": found.output.x.shape[1],
+            "rows": traced.output.x.shape[1],
             "prefix": _prefix_names(model),
-            **_packed_attention(model, found),
+            **_pack_attention(model, traced),
         },
-        "colours": _packed((torch.stack(colours) * 255).round().byte().numpy()),
-        "positions": _positions(model),
-        "filters": _filters(model),
+        "colours": _pack((torch.stack(colours) * 255).round().byte().numpy()),
+        "positions": _pack_positions(model),
+        "filters": _encode_filters(model),
     }
 
 
-def _packed_attention(model: Any, found: trace.Trace) -> dict[str, Any]:
-    """Attention that fits on a page: of large models in fewer shades, of larger ones also by squares of cells.
+def _pack_attention(model: Any, traced: trace.Trace) -> dict[str, Any]:
+    """Attention small enough for a page: large models get fewer shades, larger ones also pooled cells.
 
-    One block after the other, so that memory holds the matrices of one. What goes to prefix tokens is kept apart, and
-    cells have their own scale: a token that draws most of the attention leaves the shades to the others.
+    One block at a time, so that memory holds the matrices of one. Attention to prefix tokens is stored separately and
+    cells have their own scale, so that a token with most of the attention leaves shades for the others.
     """
-    pooled, shades = _fitting(model, found)
+    pooled, shades = _choose_packing(model, traced)
     levels, peaks, prefixes = [], [], []
-    for block, tokens in zip(model.blocks, found.inputs, strict=True):
-        weights = trace.attention_of(block, tokens)[0].float().cpu()
-        cells = _pooled(weights, found.layout, pooled)
-        levels.append(_levels(cells, shades))
+    for block, tokens in zip(model.blocks, traced.inputs, strict=True):
+        weights = trace.attention_weights(block, tokens)[0].float().cpu()
+        cells = _pool(weights, traced.layout, pooled)
+        levels.append(_quantise(cells, shades))
         peaks.append(cells.max(axis=-1))
-        prefixes.append(weights[..., : found.layout.prefix].numpy())
+        prefixes.append(weights[..., : traced.layout.prefix].numpy())
     return {
-        "levels": _packed(np.stack(levels)),
-        "peaks": _packed(_as_shares(np.stack(peaks))),
-        "prefixes": _packed(_as_shares(np.stack(prefixes))),
+        "levels": _pack(np.stack(levels)),
+        "peaks": _pack(_to_uint16(np.stack(peaks))),
+        "prefixes": _pack(_to_uint16(np.stack(prefixes))),
         "shades": shades,
         "pooled": pooled,
     }
 
 
-def _fitting(model: Any, found: trace.Trace) -> tuple[int, int]:
-    """By how many cells a side, and in how many shades, attention fits on the page: told by some of its rows."""
-    rows = torch.arange(0, found.output.x.shape[1], SAMPLED)
-    some = torch.stack(
+def _choose_packing(model: Any, traced: trace.Trace) -> tuple[int, int]:
+    """The pooling size and number of shades with which attention fits on the page, estimated from some of its rows."""
+    rows = torch.arange(0, traced.output.x.shape[1], ROW_STEP)
+    sample = torch.stack(
         [
-            trace.attention_of(block, tokens, rows.to(tokens.x.device))[0].float().cpu()
-            for block, tokens in zip(model.blocks, found.inputs, strict=True)
+            trace.attention_weights(block, tokens, rows.to(tokens.x.device))[0].float().cpu()
+            for block, tokens in zip(model.blocks, traced.inputs, strict=True)
         ]
     )
-    share = len(rows) / found.output.x.shape[1]
-    for pooled in (2**power for power in range(max(found.layout.grid).bit_length())):
-        cells = _pooled(some, found.layout, pooled)
+    fraction = len(rows) / traced.output.x.shape[1]
+    for pooled in (2**power for power in range(max(traced.layout.grid).bit_length())):
+        cells = _pool(sample, traced.layout, pooled)
         for shades in SHADES:
-            if len(_packed(_levels(cells, shades))) / share <= BUDGET:
+            if len(_pack(_quantise(cells, shades))) / fraction <= MAX_ATTENTION:
                 return pooled, shades
     return pooled, SHADES[-1]
 
 
-def _pooled(weights: torch.Tensor, layout: Layout, side: int) -> NDArray[np.float32]:
-    """What goes to the cells, the mean over squares of so many cells a side."""
+def _pool(weights: torch.Tensor, layout: Layout, side: int) -> NDArray[np.float32]:
+    """The weights of the cells, averaged over squares of `side` x `side` cells."""
     cells = trace.on_grid(weights, layout)
     if side == 1:
         return cells.flatten(-2).numpy()
@@ -150,8 +151,8 @@ def _pooled(weights: torch.Tensor, layout: Layout, side: int) -> NDArray[np.floa
     return small.view(*weights.shape[:-1], -1).numpy()
 
 
-def _as_shares(numbers: NDArray[np.float32]) -> NDArray[np.uint16]:
-    return (numbers * 65535).round().astype("<u2")
+def _to_uint16(fractions: NDArray[np.float32]) -> NDArray[np.uint16]:
+    return (fractions * 65535).round().astype("<u2")
 
 
 def _prefix_names(model: Any) -> list[str]:
@@ -160,24 +161,24 @@ def _prefix_names(model: Any) -> list[str]:
     return [*names, *(f"register {number}" for number in range(1, spec.registers + 1))]
 
 
-def _positions(model: Any) -> dict[str, Any] | None:
-    """How alike positions are; of large grids by squares of cells."""
+def _pack_positions(model: Any) -> dict[str, Any] | None:
+    """The similarity of position embeddings, pooled for large grids."""
     try:
         similarity = embedding.position_similarity(model).flatten(0, 1)
     except InspectionError:
         return None
     layout = Layout(model.spec.layout.grid)
     for pooled in (1, 2, 4, 8, 16):
-        rows = _pooled(similarity.flatten(1), layout, pooled)
-        if rows.size <= POSITIONS:
+        rows = _pool(similarity.flatten(1), layout, pooled)
+        if rows.size <= MAX_SIMILARITIES:
             break
-    return {"levels": _packed(((rows + 1) / 2 * 255).round().astype(np.uint8)), "pooled": pooled}
+    return {"levels": _pack(((rows + 1) / 2 * 255).round().astype(np.uint8)), "pooled": pooled}
 
 
-def _filters(model: Any) -> str | None:
-    """The patch embedding's filters side by side, as a picture."""
+def _encode_filters(model: Any) -> str | None:
+    """The patch embedding's filters, tiled into one image."""
     try:
-        tiles = embedding.filters(model, FILTERS).numpy()
+        tiles = embedding.filters(model, NUM_FILTERS).numpy()
     except InspectionError:
         return None
     if tiles.shape[-1] != 3:
@@ -185,39 +186,39 @@ def _filters(model: Any) -> str | None:
     image = np.nan_to_num(embedding.mosaic(tiles, 7), nan=1.0)
     file = io.BytesIO()
     Image.fromarray((image * 255).round().astype(np.uint8)).save(file, "PNG")
-    return _address("image/png", file.getvalue())
+    return _data_url("image/png", file.getvalue())
 
 
-def _levels(rows: NDArray[np.float32], shades: int = SHADES[0]) -> NDArray[np.uint8]:
-    """Numbers as bytes, each row by its own largest; the root gives small ones more shades."""
+def _quantise(rows: NDArray[np.float32], shades: int = SHADES[0]) -> NDArray[np.uint8]:
+    """Values as bytes, each row scaled by its maximum; the square root gives small values more shades."""
     peaks = np.maximum(rows.max(axis=-1, keepdims=True), 1e-30)
     return (np.sqrt(np.clip(rows / peaks, 0, 1)) * shades).round().astype(np.uint8)
 
 
-def _packed(array: NDArray[Any]) -> str:
+def _pack(array: NDArray[Any]) -> str:
     return base64.b64encode(zlib.compress(np.ascontiguousarray(array).tobytes(), 6)).decode()
 
 
-def _reduced(picture: Pixels) -> str:
-    image = Image.fromarray(picture)
-    image.thumbnail((LONGEST, LONGEST))
+def _encode_image(pixels: Pixels) -> str:
+    image = Image.fromarray(pixels)
+    image.thumbnail((MAX_SIDE, MAX_SIDE))
     file = io.BytesIO()
-    if max(image.size) < SMALL:
+    if max(image.size) < LOSSLESS_SIDE:
         image.save(file, "PNG")
-        return _address("image/png", file.getvalue())
+        return _data_url("image/png", file.getvalue())
     image.save(file, "JPEG", quality=88)
-    return _address("image/jpeg", file.getvalue())
+    return _data_url("image/jpeg", file.getvalue())
 
 
-def _address(kind: str, content: bytes) -> str:
-    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+def _data_url(media_type: str, content: bytes) -> str:
+    return f"data:{media_type};base64,{base64.b64encode(content).decode()}"
 
 
 def _facts(explanation: Explanation, data: dict[str, Any]) -> dict[str, Any]:
-    """The numbers of the way of the data."""
+    """The numbers in the page's texts."""
     model, spec = explanation.model, explanation.model.spec
     layout = spec.layout
-    cells = [side // num for side, num in zip(spec.image_size, layout.grid, strict=True)]
+    cell = [side // num for side, num in zip(spec.image_size, layout.grid, strict=True)]
     return {
         "name": getattr(model, "name", "") or type(model).__name__,
         "attention": trace.has_attention(model),
@@ -225,8 +226,8 @@ def _facts(explanation: Explanation, data: dict[str, Any]) -> dict[str, Any]:
         "image_size": spec.image_size,
         "channels": spec.channels,
         "grid": layout.grid,
-        "cell": cells,
-        "numbers": cells[0] * cells[1] * spec.channels,
+        "patch": cell,
+        "patch_values": cell[0] * cell[1] * spec.channels,
         "stem": getattr(getattr(spec, "stem", None), "name", "conv"),
         "prefix": _prefix_names(model) if trace.has_attention(model) else [],
         "num_tokens": layout.num_tokens,
@@ -234,7 +235,8 @@ def _facts(explanation: Explanation, data: dict[str, Any]) -> dict[str, Any]:
         "depth": getattr(spec, "depth", 0),
         "heads": getattr(spec, "heads", 0),
         "pool": getattr(spec, "pool", "mean"),
+        "distilled": getattr(spec, "distilled", False),
         "num_classes": spec.num_classes,
         "multi_label": calibration_of(model).multi_label,
-        "whole": all(abs(side - want) < 1e-9 for side, want in zip(explanation.window, (0, 0, 1, 1), strict=True)),
+        "uncropped": all(abs(side - want) < 1e-9 for side, want in zip(explanation.window, (0, 0, 1, 1), strict=True)),
     }

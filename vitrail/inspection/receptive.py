@@ -1,6 +1,6 @@
-"""The effective receptive field (Luo et al., arXiv 1701.04128): which pixels a feature in the middle depends on.
+"""The effective receptive field (Luo et al., arXiv 1701.04128): which pixels the centre feature depends on.
 
-For convolutions and transformers alike, so that the decks' picture of the one against the other is measured, not drawn.
+Works for convolutions and transformers alike, so that the two can be compared by measurement.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from vitrail.inspection.trace import has_attention
 from vitrail.tokens import Tokens
 
 
-def stages(model: Any, images: Float[Tensor, "B C Y X"]) -> Iterator[tuple[str, Tokens]]:
-    """The features after each part of a model, by name."""
+def iter_stages(model: Any, images: Float[Tensor, "B C Y X"]) -> Iterator[tuple[str, Tokens]]:
+    """The name and the features of each stage of a model."""
     tokens = model.tokenize(images)
     yield "stem", tokens
     if has_attention(model):
@@ -34,20 +34,20 @@ def stages(model: Any, images: Float[Tensor, "B C Y X"]) -> Iterator[tuple[str, 
 
 
 def receptive_fields(model: Any, images: Float[Tensor, "B C Y X"]) -> Iterator[tuple[str, Float[Tensor, "Y X"]]]:
-    """The size of the gradient of the middle cell's features in each pixel, after each part of the model."""
+    """The magnitude of the centre feature's gradient at each pixel, after each stage of the model; sums to one."""
     with torch.enable_grad():
         pixels = images.detach().clone().requires_grad_()
-        for name, tokens in stages(model, pixels):
+        for name, tokens in iter_stages(model, pixels):
             rows, columns = tokens.layout.grid
-            middle = tokens.cells[:, rows // 2 * columns + columns // 2]
-            (gradient,) = torch.autograd.grad(middle.sum(), pixels, retain_graph=True)
+            centre = tokens.cells[:, rows // 2 * columns + columns // 2]
+            (gradient,) = torch.autograd.grad(centre.sum(), pixels, retain_graph=True)
             field = gradient.abs().sum(dim=1).mean(dim=0)
             yield name, field / field.sum().clamp_min(1e-30)
 
 
 def radius(field: Float[Tensor, "Y X"]) -> float:
-    """The mean distance in pixels from the middle of what the feature depends on."""
+    """The mean distance in pixels from the field's centre of mass."""
     rows, columns = torch.meshgrid(*(torch.arange(side) for side in field.shape), indexing="ij")
-    share = field.double() / field.double().sum()
-    centre = (share * rows).sum(), (share * columns).sum()
-    return (share * ((rows - centre[0]) ** 2 + (columns - centre[1]) ** 2).sqrt()).sum().item()
+    mass = field.double() / field.double().sum()
+    centre = (mass * rows).sum(), (mass * columns).sum()
+    return (mass * ((rows - centre[0]) ** 2 + (columns - centre[1]) ** 2).sqrt()).sum().item()

@@ -1,4 +1,4 @@
-"""The pictures that figures are drawn from: some of a data set, spread evenly over it."""
+"""The images that figures are computed from: a sample spread evenly over a data set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vitrail.data.loader import Loader
 from vitrail.data.reader import Reader
 from vitrail.data.table import Table
 from vitrail.data.transform import Preprocess
-from vitrail.errors import DataError, shown
+from vitrail.errors import DataError, printable
 
 BATCH = 16
 logger = logging.getLogger("vitrail")
@@ -22,7 +22,7 @@ logger = logging.getLogger("vitrail")
 
 @dataclass(frozen=True)
 class Sample:
-    """Some pictures of a table, all of which can be read."""
+    """Some images of a table, all readable."""
 
     source: Table
     preprocess: Preprocess
@@ -31,26 +31,26 @@ class Sample:
         return len(self.source)
 
     def batches(self, num: int | None = None) -> Iterator[Float[Tensor, "B C Y X"]]:
-        """The pictures as a model takes them; the first `num` of them if it is told."""
+        """Preprocessed images in batches; only the first `num` if it is set."""
         source = self.source if num is None else self.source.only(range(min(num, len(self.source))))
         for batch in Loader(source=source, preprocess=self.preprocess, batch_size=BATCH).epoch():
             yield batch.images
 
 
-def spread_out(source: Table, num: int, preprocess: Preprocess) -> Sample:
-    """So many pictures, evenly over the table, its classes by turns; damaged ones are left out."""
+def sample_evenly(source: Table, num: int, preprocess: Preprocess) -> Sample:
+    """Sample up to `num` images evenly over the table, alternating between classes; unreadable ones are skipped."""
     rows = np.unique(np.linspace(0, len(source) - 1, min(num, len(source))).round().astype(np.int64))
     rows = np.random.default_rng(0).permutation(rows)
     labels = np.asarray(source.labels)[rows] if source.starts is None else np.zeros(len(rows), dtype=np.int64)
     turn = np.array([np.count_nonzero(labels[:place] == label) for place, label in enumerate(labels)])
     reader = Reader(preprocess)
-    able = []
+    readable = []
     for row in rows[np.argsort(turn, kind="stable")]:
         try:
-            reader.stored(source[int(row)])
-            able.append(row)
+            reader.read(source[int(row)])
+            readable.append(row)
         except DataError as error:
-            logger.warning("Left out: %s", shown(error.wrong))
-    if not able:
-        raise DataError("no picture could be read.", got=f"{len(rows)} that cannot.", hint="vitrail check.")
-    return Sample(source.only(able), preprocess)
+            logger.warning("Skipped: %s", printable(error.wrong))
+    if not readable:
+        raise DataError("no image could be read.", got=f"{len(rows)} unreadable images.", hint="vitrail check.")
+    return Sample(source.only(readable), preprocess)

@@ -1,7 +1,7 @@
-"""A picture's way through a model, block by block, and the attention that was paid on it.
+"""Traces a forward pass block by block and recomputes the attention weights.
 
-`forward` never forms an attention matrix. Here each block's own input is kept, and its `weights` are computed from it,
-one layer at a time, so that memory holds one layer's matrices however deep the model is.
+`forward` never materialises an attention matrix. Here each block's input is stored and its attention weights are
+computed from it, one block at a time, so that memory holds the matrices of one block however deep the model is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vitrail.tokens import Layout, Tokens
 
 
 class Trace(NamedTuple):
-    """The tokens before each block, after the last one, and the logits."""
+    """The tokens before each block, the normalised output tokens, and the logits."""
 
     inputs: tuple[Tokens, ...]
     output: Tokens
@@ -27,26 +27,26 @@ class Trace(NamedTuple):
 
     @property
     def layout(self) -> Layout:
-        """Where each token came from."""
+        """The layout of the output tokens."""
         return self.output.layout
 
 
 def has_attention(model: Any) -> bool:
-    """Whether a model has blocks that pay attention."""
+    """Whether every block of a model has attention."""
     return all(hasattr(block, "attn") for block in getattr(model, "blocks", [None]))
 
 
-def require_attention(model: Any, others: str) -> None:
-    """Refuse a model that pays no attention, and say what can be had of it."""
+def require_attention(model: Any, alternative: str) -> None:
+    """Reject a model without attention, and suggest an alternative that works."""
     if not has_attention(model):
         raise InspectionError(
-            "this model has no attention to show.", got=f"a {type(model).__name__}.", hint=f"{others}."
+            "this model has no attention to show.", got=f"a {type(model).__name__}.", hint=f"{alternative}."
         )
 
 
 @contextmanager
-def evaluating(model: Any) -> Iterator[None]:
-    """The model in evaluation mode, and afterwards in the mode that it was in."""
+def eval_mode(model: Any) -> Iterator[None]:
+    """Switch the model to evaluation mode, and restore its mode afterwards."""
     was_training = model.training
     model.eval()
     try:
@@ -56,7 +56,7 @@ def evaluating(model: Any) -> Iterator[None]:
 
 
 def trace(model: Any, images: Float[Tensor, "B C Y X"]) -> Trace:
-    """Send pictures through a model and keep the tokens before each block; gradients flow if they are wanted."""
+    """Run the model and record the tokens before each block; gradients flow if enabled."""
     tokens = model.tokenize(images)
     tokens = tokens.with_x(model.pos_drop(tokens.x))
     inputs = []
@@ -67,25 +67,25 @@ def trace(model: Any, images: Float[Tensor, "B C Y X"]) -> Trace:
     return Trace(tuple(inputs), output, model.classify(output))
 
 
-def attention_of(block: Any, tokens: Tokens, queries: Tensor | None = None) -> Float[Tensor, "B H N N"]:
-    """How much each token looks at each other in this block; with `queries`, the rows of these tokens alone."""
+def attention_weights(block: Any, tokens: Tokens, queries: Tensor | None = None) -> Float[Tensor, "B H N N"]:
+    """The attention weights of a block for its input tokens; with `queries`, only the rows of these tokens."""
     return block.attn.weights(tokens.with_x(block.norm1(tokens.x)), queries)
 
 
 @torch.no_grad()
-def attention(
+def iter_attention(
     model: Any, images: Float[Tensor, "B C Y X"], queries: Tensor | None = None
 ) -> Iterator[Float[Tensor, "B H N N"]]:
-    """The attention of every block, one after the other."""
+    """The attention weights of each block in turn."""
     require_attention(model, "--method gradcam")
-    with evaluating(model):
-        found = trace(model, images)
-    for block, tokens in zip(model.blocks, found.inputs, strict=True):
-        yield attention_of(block, tokens, queries)
+    with eval_mode(model):
+        traced = trace(model, images)
+    for block, tokens in zip(model.blocks, traced.inputs, strict=True):
+        yield attention_weights(block, tokens, queries)
 
 
-def readout(model: Any, output: Tokens) -> Float[Tensor, "B N"]:
-    """How much the head reads of each token: the class token, all cells evenly, or what the pooling attends to."""
+def pooling_weights(model: Any, output: Tokens) -> Float[Tensor, "B N"]:
+    """The weight of each token in the head's input: the class token, the mean of all cells, or attention pooling."""
     num, prefix = output.x.shape[1], output.layout.prefix
     if model.attn_pool is not None:
         return model.attn_pool.weights(model.attn_pool.query(output), output).mean(dim=1)[:, 0]
@@ -93,11 +93,11 @@ def readout(model: Any, output: Tokens) -> Float[Tensor, "B N"]:
     if model.spec.pool == "mean":
         row[prefix:] = 1 / output.layout.num_cells
     else:
-        heads = 1 + model.spec.distilled
-        row[:heads] = 1 / heads
+        num_heads = 1 + model.spec.distilled
+        row[:num_heads] = 1 / num_heads
     return row.expand(output.x.shape[0], -1)
 
 
 def on_grid(row: Float[Tensor, "... N"], layout: Layout) -> Float[Tensor, "... Y X"]:
-    """Numbers of tokens as a map: prefix tokens have no place, so they are left out."""
+    """Arrange one value per token as a map; prefix tokens have no position in it and are dropped."""
     return row[..., layout.prefix :].view(*row.shape[:-1], *layout.grid)

@@ -1,4 +1,4 @@
-"""Does a confidence of 80 % mean that 80 % are right?"""
+"""Calibration: is a prediction with 80 % confidence correct 80 % of the time?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NUM_BINS = 15
 
 
 class Bin(NamedTuple):
-    """Pictures of like confidence."""
+    """Predictions of similar confidence: their number, mean confidence and accuracy."""
 
     n: int
     confidence: float
@@ -21,35 +21,38 @@ class Bin(NamedTuple):
 
 
 def reliability(confidence: NDArray[np.float64], correct: NDArray[np.bool_]) -> list[Bin]:
-    """The pictures by confidence, in bins of equal width; empty ones are left out."""
-    places = np.minimum((confidence * NUM_BINS).astype(np.int64), NUM_BINS - 1)
-    num, sure, right = (
-        np.bincount(places, weights=values, minlength=NUM_BINS)
+    """Group predictions by confidence into bins of equal width; empty bins are left out."""
+    indices = np.minimum((confidence * NUM_BINS).astype(np.int64), NUM_BINS - 1)
+    counts, confidence_sums, num_correct = (
+        np.bincount(indices, weights=values, minlength=NUM_BINS)
         for values in (np.ones(len(confidence)), confidence, correct)
     )
     return [
-        Bin(int(num[each]), float(sure[each] / num[each]), float(right[each] / num[each]))
-        for each in range(NUM_BINS)
-        if num[each]
+        Bin(
+            int(counts[index]), float(confidence_sums[index] / counts[index]), float(num_correct[index] / counts[index])
+        )
+        for index in range(NUM_BINS)
+        if counts[index]
     ]
 
 
 def calibration_error(confidence: NDArray[np.float64], correct: NDArray[np.bool_]) -> float:
-    """How far confidence and accuracy are apart on average (ECE), over 15 bins of confidence."""
+    """The expected calibration error (ECE): the mean gap between confidence and accuracy, over 15 bins."""
     bins = reliability(confidence, correct)
     return sum(each.n * abs(each.confidence - each.accuracy) for each in bins) / len(confidence)
 
 
 def calibration_noise(confidence: NDArray[np.float64], *, seed: int = 0) -> float:
-    """The calibration error that a perfectly calibrated model of this confidence stays below in 19 cases of 20.
+    """The calibration error that a perfectly calibrated model with these confidences stays below 95 % of the time.
 
-    It is not zero: of ten pictures at 85 %, eight or nine are right, never 8.5. Found by drawing what is right anew.
+    It is not zero: of ten images at 85 %, eight or nine are correct, never 8.5. Estimated by simulating outcomes.
     """
-    random = np.random.default_rng(seed)
-    drawn = [calibration_error(confidence, random.random(len(confidence)) < confidence) for _ in range(RESAMPLES)]
-    return float(np.quantile(drawn, 0.95))
+    rng = np.random.default_rng(seed)
+    errors = [calibration_error(confidence, rng.random(len(confidence)) < confidence) for _ in range(RESAMPLES)]
+    return float(np.quantile(errors, 0.95))
 
 
-def brier_score(odds: NDArray[np.float64], truth: NDArray[np.int64]) -> float:
-    """The mean squared distance of probabilities from the truth: 0 is perfect, 2 is sure and wrong."""
-    return float(((odds**2).sum(axis=1) - 2 * odds[np.arange(len(truth)), truth] + 1).mean())
+def brier_score(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> float:
+    """The mean squared distance of probabilities from the one-hot truth: 0 is perfect, 2 is certain and wrong."""
+    of_truth = probabilities[np.arange(len(truth)), truth]
+    return float(((probabilities**2).sum(axis=1) - 2 * of_truth + 1).mean())

@@ -1,4 +1,4 @@
-"""Is one model better than another, or was it luck? Both are judged on the same pictures, which tells much more."""
+"""Is one model better than another, or was it chance? A paired test on the same images has far more power."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from vitrail.metric.interval import Z95, Interval
+from vitrail.metric.interval import Z_TWO_SIDED_95, Interval
 
 
 class Paired(NamedTuple):
-    """How much more often the second model is right, and how likely luck alone gives as much."""
+    """The accuracy of the second model minus that of the first, and how likely chance alone explains it."""
 
     difference: float
     interval: Interval
     p_value: float
     n: int
-    """Pictures that both were judged on."""
+    """Images that both models were evaluated on."""
     only_first: int
-    """Pictures that only the first model gets right."""
+    """Images that only the first model classifies correctly."""
     only_second: int
 
     @property
-    def real(self) -> bool:
-        """Whether the difference is more than luck would give in 19 cases of 20."""
+    def significant(self) -> bool:
+        """Whether p < 0.05."""
         return self.p_value < 0.05
 
 
@@ -36,7 +36,7 @@ def compare_hits(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> Paired:
     num = len(first)
     more, less = (only_second + 0.5, only_first + 0.5)
     centre = (more - less) / (num + 2)
-    spread = Z95 * math.sqrt((more + less) - (more - less) ** 2 / (num + 2)) / (num + 2)
+    spread = Z_TWO_SIDED_95 * math.sqrt((more + less) - (more - less) ** 2 / (num + 2)) / (num + 2)
     return Paired(
         (only_second - only_first) / num,
         (centre - spread, centre + spread),
@@ -48,7 +48,7 @@ def compare_hits(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> Paired:
 
 
 def _mid_p(one: int, other: int) -> float:
-    """The chance that a fair coin splits so many differences at least as unevenly, half of ties counted."""
+    """The probability that a fair coin splits the differences at least as unevenly, ties counted half."""
     num, fewer = one + other, min(one, other)
     if not num:
         return 1.0

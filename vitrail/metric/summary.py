@@ -1,4 +1,4 @@
-"""All that can be said of a classifier from its probabilities and the truth, each number with how sure it is."""
+"""Every score of a classifier, from its probabilities and the true labels, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from vitrail.metric.per_class import (
     balanced_accuracy,
     class_scores,
     confused_pairs,
-    confusion,
+    confusion_matrix,
     label_scores,
 )
-from vitrail.metric.ranking import ranked
+from vitrail.metric.ranking import weighted_map
 
 TOP = 5
-WORK = 1e8  # numbers that a bootstrap may look at: some seconds
-Odds = Float[NDArray[np.float64], "n K"]
+MAX_BOOTSTRAP_WORK = 1e8  # probabilities that a bootstrap may process: a few seconds
+Probabilities = Float[NDArray[np.float64], "n K"]
 Truth = NDArray[Any]
-"""The class number of each picture; or of several labels, a yes or no for each."""
+"""The class index of each image or, for multi-label data, a boolean for each image and label."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """How good a classifier is. Of several labels a picture, `top1` asks whether the surest is one of them."""
+    """How good a classifier is. For multi-label data, `top1` asks whether the most likely label is a true one."""
 
     n: int
     top1: float
@@ -39,93 +39,106 @@ class Summary:
     """Of top-1, at 95 %, like all intervals."""
     top5: float
     balanced: float | None
-    """The mean of all classes' recall; None of several labels a picture."""
+    """The mean recall over classes; None for multi-label data."""
     balanced_interval: Interval | None
     map: float | None
-    """Mean average precision of several labels a picture, else None."""
+    """Mean average precision of multi-label data, else None."""
     map_interval: Interval | None
     ece: float
-    """How far calibrated confidence and accuracy are apart on average; of several labels, over all of them."""
+    """The mean gap between calibrated confidence and accuracy; for multi-label data, over all labels."""
     ece_noise: float
-    """What a perfectly calibrated model of this confidence would stay below on so many pictures."""
+    """What a perfectly calibrated model with these confidences stays below 95 % of the time."""
     uncalibrated_ece: float
     brier: float
     bins: tuple[Bin, ...]
     uncalibrated_bins: tuple[Bin, ...]
     classes: tuple[ClassScore, ...]
     confused: tuple[tuple[str, str, int], ...]
-    """What was taken for what, how often, the most frequent first; of one label a picture."""
+    """Confusions (true label, predicted label, count), most frequent first; empty for multi-label data."""
 
 
 def summarise(
-    odds: Odds, truth: Truth, labels: Sequence[str], *, uncalibrated: Odds, thresholds: Sequence[float] = ()
+    probabilities: Probabilities,
+    truth: Truth,
+    labels: Sequence[str],
+    *,
+    uncalibrated: Probabilities,
+    thresholds: Sequence[float] = (),
 ) -> Summary:
-    """Judge probabilities by the truth: class numbers, or a yes or no for each label of each picture.
+    """Score probabilities against the truth.
 
-    `uncalibrated` are the probabilities before calibration; from `thresholds` on labels are given.
+    `uncalibrated` are the probabilities before calibration; labels of multi-label data are assigned from `thresholds`
+    on.
     """
     num, names, multi_label = len(truth), tuple(labels), truth.ndim == 2
     rows = np.arange(num)
-    best = _likeliest(odds)
-    right = truth[rows[:, None], best] if multi_label else best == truth[:, None]
-    sure, hits = questions(odds, truth)
-    plain_sure, plain_hits = questions(uncalibrated, truth)
-    own = _of_several(odds, truth, names, thresholds) if multi_label else _of_one(odds, truth, best[:, 0], names)
+    top = _top_classes(probabilities)
+    correct = truth[rows[:, None], top] if multi_label else top == truth[:, None]
+    confidence, hits = _confidence_and_hits(probabilities, truth)
+    uncalibrated_confidence, uncalibrated_hits = _confidence_and_hits(uncalibrated, truth)
+    specific = (
+        _multi_label_scores(probabilities, truth, names, thresholds)
+        if multi_label
+        else _single_label_scores(probabilities, truth, top[:, 0], names)
+    )
     return Summary(
         n=num,
-        top1=float(right[:, 0].mean()),
-        interval=wilson_interval(int(right[:, 0].sum()), num),
-        top5=float(right.any(axis=1).mean()),
-        ece=calibration_error(sure, hits),
-        ece_noise=calibration_noise(sure),
-        uncalibrated_ece=calibration_error(plain_sure, plain_hits),
-        bins=tuple(reliability(sure, hits)),
-        uncalibrated_bins=tuple(reliability(plain_sure, plain_hits)),
-        **own,
+        top1=float(correct[:, 0].mean()),
+        interval=wilson_interval(int(correct[:, 0].sum()), num),
+        top5=float(correct.any(axis=1).mean()),
+        ece=calibration_error(confidence, hits),
+        ece_noise=calibration_noise(confidence),
+        uncalibrated_ece=calibration_error(uncalibrated_confidence, uncalibrated_hits),
+        bins=tuple(reliability(confidence, hits)),
+        uncalibrated_bins=tuple(reliability(uncalibrated_confidence, uncalibrated_hits)),
+        **specific,
     )
 
 
-def _likeliest(odds: Odds) -> NDArray[np.int64]:
-    """The numbers of the five likeliest classes of each picture, the likeliest first."""
-    num = min(TOP, odds.shape[1])
-    some = np.sort(np.argpartition(-odds, num - 1, axis=1)[:, :num], axis=1)
-    return np.take_along_axis(some, np.argsort(-np.take_along_axis(odds, some, axis=1), axis=1, kind="stable"), axis=1)
+def _top_classes(probabilities: Probabilities) -> NDArray[np.int64]:
+    """The indices of the five most likely classes of each image, in descending order."""
+    num = min(TOP, probabilities.shape[1])
+    some = np.sort(np.argpartition(-probabilities, num - 1, axis=1)[:, :num], axis=1)
+    order = np.argsort(-np.take_along_axis(probabilities, some, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(some, order, axis=1)
 
 
-def _of_one(odds: Odds, truth: Truth, called: NDArray[np.int64], names: tuple[str, ...]) -> dict[str, Any]:
-    """What is told of one label a picture alone."""
-    table = confusion(truth, called, len(names))
-    balanced, interval = balanced_accuracy(table)
+def _single_label_scores(
+    probabilities: Probabilities, truth: Truth, predicted: NDArray[np.int64], names: tuple[str, ...]
+) -> dict[str, Any]:
+    matrix = confusion_matrix(truth, predicted, len(names))
+    balanced, interval = balanced_accuracy(matrix)
     return {
         "balanced": balanced,
         "balanced_interval": interval,
         "map": None,
         "map_interval": None,
-        "brier": brier_score(odds, truth),
-        "classes": class_scores(table, names),
-        "confused": confused_pairs(table, names),
+        "brier": brier_score(probabilities, truth),
+        "classes": class_scores(matrix, names),
+        "confused": confused_pairs(matrix, names),
     }
 
 
-def _of_several(odds: Odds, truth: Truth, names: tuple[str, ...], thresholds: Sequence[float]) -> dict[str, Any]:
-    """What is told of several labels a picture alone."""
-    called = odds >= (np.array(thresholds) if len(thresholds) else 0.5)
-    mean_precision = ranked(odds, truth)
-    resamples = int(np.clip(WORK / odds.size, 50, RESAMPLES))
+def _multi_label_scores(
+    probabilities: Probabilities, truth: Truth, names: tuple[str, ...], thresholds: Sequence[float]
+) -> dict[str, Any]:
+    assigned = probabilities >= (np.array(thresholds) if len(thresholds) else 0.5)
+    statistic = weighted_map(probabilities, truth)
+    resamples = int(np.clip(MAX_BOOTSTRAP_WORK / probabilities.size, 50, RESAMPLES))
     return {
         "balanced": None,
         "balanced_interval": None,
-        "map": mean_precision(np.ones(len(truth), dtype=np.int64)),
-        "map_interval": bootstrap_interval(mean_precision, len(truth), resamples=resamples),
-        "brier": float(((odds - truth) ** 2).mean()),
-        "classes": label_scores(truth, called, names),
+        "map": statistic(np.ones(len(truth), dtype=np.int64)),
+        "map_interval": bootstrap_interval(statistic, len(truth), resamples=resamples),
+        "brier": float(((probabilities - truth) ** 2).mean()),
+        "classes": label_scores(truth, assigned, names),
         "confused": (),
     }
 
 
-def questions(odds: Odds, truth: Truth) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The claims that a confidence was given for, and whether they are right: the likeliest class, or every label."""
+def _confidence_and_hits(probabilities: Probabilities, truth: Truth) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The confidence of each claim and whether it is correct: the top class, or every label of multi-label data."""
     if truth.ndim == 2:
-        return odds.ravel(), truth.ravel()
-    called = odds.argmax(axis=1)
-    return odds[np.arange(len(truth)), called], called == truth
+        return probabilities.ravel(), truth.ravel()
+    predicted = probabilities.argmax(axis=1)
+    return probabilities[np.arange(len(truth)), predicted], predicted == truth

@@ -1,7 +1,7 @@
-"""BiT, the ResNet that the Vision Transformer was measured against (Kolesnikov et al., arXiv 1912.11370).
+"""BiT, the ResNet baseline of the Vision Transformer paper (Kolesnikov et al., arXiv 1912.11370).
 
-Pre-activation units, group normalisation, weight standardisation. Parameters have the names of timm's
-`resnetv2_*_bit`; the classifier is a 1 x 1 convolution there and here.
+Pre-activation units, group normalisation, weight standardisation. Parameter names are those of timm's
+`resnetv2_*_bit`; as there, the classifier is a 1 x 1 convolution.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from vitrail.tokens import Layout, Tokens, check_image
 
 
 class Spec(spec.Spec):
-    """The units in each of the four stages, and the factor by which all of them are wider than a ResNet."""
+    """The number of units in each of the four stages, and the width as a multiple of a ResNet's."""
 
-    image_size: spec.Pair = (224, 224)
+    image_size: spec.Size2d = (224, 224)
     channels: PositiveInt = 3
     num_classes: NonNegativeInt = 1000
     layers: Annotated[tuple[PositiveInt, ...], Field(min_length=4, max_length=4)] = (3, 4, 6, 3)
@@ -32,18 +32,18 @@ class Spec(spec.Spec):
 
     @property
     def width(self) -> int:
-        """The channels of the last feature map."""
+        """The number of channels of the last feature map."""
         return 2048 * self.factor
 
     @property
     def layout(self) -> Layout:
-        """The grid of the last feature map, a 32nd of the picture, rounded up as the convolutions do."""
+        """The grid of the last feature map: 1/32 of the image size, rounded up as the convolutions do."""
         rows, columns = (-(-side // 32) for side in self.image_size)
         return Layout((rows, columns))
 
 
 class Root(nn.Module):
-    """A 7 x 7 convolution and a pooling, each halving the picture; zeros, not infinities, pad the pooling."""
+    """A 7 x 7 convolution and max pooling; each halves the resolution. The pooling is padded with zeros, not -inf."""
 
     def __init__(self, *, channels: int, width: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Root(nn.Module):
 
 
 class Head(nn.Module):
-    """The classifier, a 1 x 1 convolution of the mean."""
+    """The classifier: a 1 x 1 convolution on the pooled features."""
 
     def __init__(self, *, width: int, num_classes: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Head(nn.Module):
 
 
 class BigTransfer(nn.Module):
-    """Root, four stages, a mean and a linear classifier; the feature maps travel as tokens on a grid."""
+    """Root, four stages, mean pooling and a linear classifier; feature maps are passed on as tokens on a grid."""
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class BigTransfer(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Random filters (their scale is standardised away) and a head of zeros."""
+        """Initialise the filters at random (standardisation removes their scale) and the head with zeros."""
         for module in self.modules():
             if isinstance(module, StdConv):
                 nn.init.kaiming_normal_(module.weight)
@@ -85,7 +85,7 @@ class BigTransfer(nn.Module):
             nn.init.zeros_(parameter)
 
     def replace_head(self, num_classes: int) -> None:
-        """A new classifier of zeros for another set of classes."""
+        """Replace the classifier by a zero-initialised one for `num_classes` classes."""
         like = next(self.parameters())
         self.spec = self.spec.override({"num_classes": num_classes})
         self.head = Head(width=self.spec.width, num_classes=num_classes).to(like.device, like.dtype)
@@ -94,37 +94,37 @@ class BigTransfer(nn.Module):
 
     @property
     def first_weight(self) -> str:
-        """The name of the weight that meets the input channels."""
+        """The name of the weight that is applied to the input channels."""
         return "stem.conv.weight"
 
     def tokenize(self, image: Float[Tensor, "B C Y X"]) -> Tokens:
-        """The root's feature map, each of its cells a token."""
+        """Compute the root's feature map, one token per cell."""
         check_image(image, self.spec.channels)
         return _tokens(self.stem(image))
 
     def encode(self, tokens: Tokens) -> Tokens:
-        """The stages and the last normalisation."""
+        """Apply the stages and the last normalisation."""
         rows, columns = tokens.layout.grid
         image = rearrange(tokens.x, "B (Y X) D -> B D Y X", Y=rows, X=columns)
         return _tokens(self.norm(self.stages(image)).relu())
 
     def pool(self, tokens: Tokens) -> Float[Tensor, "B D"]:
-        """One vector for each picture."""
+        """Pool the tokens to one vector per image."""
         return mean_of_cells(tokens)
 
     def classify(self, tokens: Tokens) -> Float[Tensor, "B K"]:
-        """The logits."""
+        """Compute the logits."""
         return self.head(self.pool(tokens))
 
     def forward(self, image: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B K"]:
         return self.classify(self.encode(self.tokenize(image)))
 
-    def explain(self, image: Any, **asked: Any) -> Any:
-        """What the model looks at in a picture; see `vitrail.explain`."""
-        return plug.member("vitrail.inspection.explanation", "explain")(self, image, **asked)
+    def explain(self, image: Any, **options: Any) -> Any:
+        """Show what the model looks at in an image; see `vitrail.explain`."""
+        return plug.import_from("vitrail.inspection.explanation", "explain")(self, image, **options)
 
     def flops(self) -> int:
-        """Twice the multiply-adds for one picture of `image_size`."""
+        """Count twice the multiply-adds for one image of `image_size`."""
         size = (-(-self.spec.image_size[0] // 2), -(-self.spec.image_size[1] // 2))
         total = conv_flops(self.stem.conv, size)
         size = (-(-size[0] // 2), -(-size[1] // 2))
@@ -145,7 +145,7 @@ GRAMMAR = re.compile(rf"resnetv2_(?P<depth>{'|'.join(LAYERS)})x(?P<factor>[1-8])
 
 
 def spec_named(name: str) -> Spec | None:
-    """The specification behind a name such as `resnetv2_50x1_bit`, or None when it is no name of this family."""
+    """Return the specification for a name such as `resnetv2_50x1_bit`, or None for a name of another family."""
     match = GRAMMAR.fullmatch(name)
     if match is None:
         return None

@@ -1,7 +1,7 @@
-"""Multinomial logistic regression on pixels: the baseline that every other model has to beat (arXiv 1708.07747, table 3).
+"""Multinomial logistic regression on pixels, the baseline to beat (arXiv 1708.07747, table 3, for Fashion-MNIST).
 
-The whole image is one patch, its pixels are the one token, and there is no encoder: so everything that works with models
-(exports, reports, serving) works with this one too. `vitrail train` fits it first when there are no pretrained weights,
+The whole image is one patch, its pixels are the one token, and there is no encoder. So all that works with models
+(export, report, service) works with this one too. `vitrail train` fits it first when there are no pretrained weights,
 and keeps it when nothing better can be trained in the time.
 """
 
@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from vitrail import plug, spec
 from vitrail.errors import ShapeError
-from vitrail.tokens import Layout, Tokens, by, check_image
+from vitrail.tokens import Layout, Tokens, check_image, format_size
 
 
 class Spec(spec.Spec):
     """The size of the images, and the classes."""
 
-    image_size: spec.Pair = (32, 32)
+    image_size: spec.Size2d = (32, 32)
     channels: PositiveInt = 3
     num_classes: NonNegativeInt = 1000
 
@@ -75,8 +75,8 @@ class LinearClassifier(nn.Module):
         if size != self.spec.image_size:
             raise ShapeError(
                 "a linear classifier has a weight for each pixel, so it takes images of one size.",
-                got=f"{by(size)}.",
-                hint=f"{by(self.spec.image_size)}.",
+                got=f"{format_size(size)}.",
+                hint=f"{format_size(self.spec.image_size)}.",
             )
         return Tokens(rearrange(image, "B C Y X -> B 1 (C Y X)"), self.spec.layout)
 
@@ -97,7 +97,7 @@ class LinearClassifier(nn.Module):
 
     def explain(self, image: Any, **options: Any) -> Any:
         """What the model attends to in an image; see `vitrail.explain`."""
-        return plug.member("vitrail.inspection.explanation", "explain")(self, image, **options)
+        return plug.import_from("vitrail.inspection.explanation", "explain")(self, image, **options)
 
     def flops(self) -> int:
         """Twice the multiply-adds for one image."""

@@ -1,7 +1,7 @@
-"""The Vision Transformer (Dosovitskiy et al., arXiv 2010.11929, equations 1 to 4) and its close kin.
+"""The Vision Transformer (Dosovitskiy et al., arXiv 2010.11929, equations 1 to 4) and its variants.
 
-DeiT (arXiv 2012.12877) adds a distillation token, "registers" (arXiv 2309.16588) more tokens of no place. Parameters
-have timm's names. The families and sizes of the catalogue stand at the end of the file.
+DeiT (arXiv 2012.12877) adds a distillation token, "registers" (arXiv 2309.16588) add tokens without a place. Parameter
+names are timm's. The sizes and families of the catalogue are at the end of the file.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ STEMS = "vitrail.stem"
 
 
 class Spec(spec.Spec):
-    """Everything that decides what a Vision Transformer computes."""
+    """Everything that determines what a Vision Transformer computes."""
 
-    image_size: spec.Pair = (224, 224)
+    image_size: spec.Size2d = (224, 224)
     channels: PositiveInt = 3
     num_classes: NonNegativeInt = 1000
-    stem: spec.part_of(STEMS) = patch.Spec()  # type: ignore[valid-type]
+    stem: spec.registry_field(STEMS) = patch.Spec()  # type: ignore[valid-type]
     width: PositiveInt = 768
     depth: PositiveInt = 12
     heads: PositiveInt = 12
@@ -44,7 +44,7 @@ class Spec(spec.Spec):
     position: Literal["learned", "sincos_1d", "sincos_2d", "none"] = "learned"
     resize_rule: ResizeRule = "bicubic"
     position_prefix: NonNegativeInt | None = None
-    """How many prefix tokens have a row in the learned table; None is all of them, and DINOv2's registers have none."""
+    """The number of prefix tokens with a row in the learned table; None means all. DINOv2's registers have no row."""
     pool: Literal["token", "mean", "attention"] = "token"
     norm_after_pool: bool = False
     pre_logits: PositiveInt | None = None
@@ -57,44 +57,44 @@ class Spec(spec.Spec):
     init_std: NonNegativeFloat = 0.02
 
     @model_validator(mode="after")
-    def _agree(self) -> Self:
+    def _check_fields(self) -> Self:
         check_heads(self.width, self.heads)
         cut(self.image_size, self.stem.cell)
         if self.pool == "token" and not self.class_token:
             raise SpecError("pool=token needs a class token.", got="class_token=False.", hint="pool=mean.")
         if self.distilled and not (self.class_token and self.pool == "token"):
             raise SpecError(
-                "a distilled model reads its class token.",
+                "a distilled model needs a class token and pool=token.",
                 got=f"distilled=True, class_token={self.class_token}, pool={self.pool}.",
                 hint="class_token=True pool=token.",
             )
         if (self.position_prefix or 0) > self.num_prefix:
             raise SpecError(
-                "position_prefix counts prefix tokens.",
-                got=f"position_prefix={self.position_prefix} of {self.num_prefix} tokens.",
+                "position_prefix exceeds the number of prefix tokens.",
+                got=f"position_prefix={self.position_prefix}, {self.num_prefix} prefix tokens.",
                 hint=f"position_prefix={self.num_prefix}.",
             )
         return self
 
     @property
     def num_prefix(self) -> int:
-        """How many tokens stand before the grid."""
+        """The number of tokens before those of the grid."""
         return self.class_token + self.distilled + self.registers
 
     @property
     def layout(self) -> Layout:
-        """The layout of the tokens of a picture of `image_size`."""
+        """The layout of the tokens of an image of `image_size`."""
         return Layout(cut(self.image_size, self.stem.cell), self.num_prefix)
 
     @property
     def table_layout(self) -> Layout:
-        """The layout of the learned position table, which may have no rows for some prefix tokens."""
+        """The layout of the learned position table, which may lack rows for some prefix tokens."""
         prefix = self.num_prefix if self.position_prefix is None else self.position_prefix
         return Layout(self.layout.grid, prefix)
 
 
 class VisionTransformer(nn.Module):
-    """Patches, positions, encoder blocks, a head: `forward` is `classify(encode(tokenize(image)))`."""
+    """Patch embedding, positions, encoder blocks and head: `forward` is `classify(encode(tokenize(image)))`."""
 
     pos_fixed: Tensor | None
 
@@ -143,7 +143,7 @@ class VisionTransformer(nn.Module):
         return nn.Linear(self.spec.pre_logits or self.spec.width, num_classes) if num_classes else nn.Identity()
 
     def reset_parameters(self) -> None:
-        """Small random matrices, zero biases, and a head of zeros, so that training starts from even odds."""
+        """Initialise with small random matrices, zero biases and a zero head: all classes start equally likely."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.trunc_normal_(module.weight, std=self.spec.init_std)
@@ -157,7 +157,7 @@ class VisionTransformer(nn.Module):
                 nn.init.zeros_(head.weight)
 
     def replace_head(self, num_classes: int) -> None:
-        """A new classifier of zeros for another set of classes, as the paper does for fine-tuning."""
+        """Replace the classifier by a zero-initialised one, as the paper does for fine-tuning."""
         like = next(self.parameters())
         self.spec = self.spec.override({"num_classes": num_classes})
         for name in ("head", "head_dist")[: 1 + self.spec.distilled]:
@@ -168,11 +168,11 @@ class VisionTransformer(nn.Module):
 
     @property
     def first_weight(self) -> str:
-        """The name of the weight that meets the input channels."""
+        """The name of the weight that is applied to the input channels."""
         return next(name for name in self.state_dict() if name.startswith("patch_embed."))
 
     def position_table(self, grid: tuple[int, ...]) -> Float[Tensor, "1 N D"] | None:
-        """The positions for this grid: the learned table (resized if it was learned on another), or a fixed one."""
+        """Return the positions for this grid: the learned table, resized if necessary, or a fixed one."""
         if self.pos_embed is not None:
             old = self.spec.table_layout
             return resize_table(self.pos_embed, old, Layout(grid, old.prefix), self.spec.resize_rule)
@@ -182,23 +182,24 @@ class VisionTransformer(nn.Module):
         """z_0 = [x_class; x_p E] + E_pos (equation 1)."""
         check_image(image, self.spec.channels)
         cells, layout, _ = self.patch_embed(image)
-        given = [token for token in (self.cls_token, self.dist_token, self.reg_token) if token is not None]
-        prefix = torch.cat([token.expand(image.shape[0], -1, -1) for token in given], dim=1) if given else cells[:, :0]
+        learned = [token for token in (self.cls_token, self.dist_token, self.reg_token) if token is not None]
+        tokens = [token.expand(image.shape[0], -1, -1) for token in learned]
+        prefix = torch.cat(tokens, dim=1) if tokens else cells[:, :0]
         table = self.position_table(layout.grid)
         if table is not None:
             table = table.to(cells)
-            placed = table.shape[1] - layout.num_cells
-            cells = cells + table[:, placed:]
-            prefix = torch.cat([prefix[:, :placed] + table[:, :placed], prefix[:, placed:]], dim=1)
+            num_rows = table.shape[1] - layout.num_cells  # for prefix tokens
+            cells = cells + table[:, num_rows:]
+            prefix = torch.cat([prefix[:, :num_rows] + table[:, :num_rows], prefix[:, num_rows:]], dim=1)
         return Tokens(torch.cat([prefix, cells], dim=1), Layout(layout.grid, self.spec.num_prefix))
 
     def encode(self, tokens: Tokens) -> Tokens:
-        """The blocks (equations 2 and 3) and the last normalisation (equation 4)."""
+        """Apply the blocks (equations 2 and 3) and the last normalisation (equation 4)."""
         tokens = self.blocks(tokens.with_x(self.pos_drop(tokens.x)))
         return tokens.with_x(self.norm(tokens.x))
 
     def pool(self, tokens: Tokens) -> Float[Tensor, "B D"]:
-        """One vector for each picture."""
+        """Pool the tokens to one vector per image."""
         if self.attn_pool is not None:
             pooled = self.attn_pool.pool(tokens)
         elif self.spec.pool == "mean":
@@ -208,30 +209,30 @@ class VisionTransformer(nn.Module):
         return self.fc_norm(pooled)
 
     def classify_each(self, tokens: Tokens) -> tuple[Float[Tensor, "B K"], ...]:
-        """The logits of each head: the class token's, and the distillation token's where there is one."""
+        """Compute the logits of each head: the class token's and, if any, the distillation token's."""
         logits = self.head(self.pre_logits(self.pool(tokens)))
         return (logits,) if self.head_dist is None else (logits, self.head_dist(tokens.x[:, 1]))
 
     def classify(self, tokens: Tokens) -> Float[Tensor, "B K"]:
-        """The logits, averaged over the heads."""
+        """Compute the logits, averaged over the heads."""
         each = self.classify_each(tokens)
         return each[0] if len(each) == 1 else (each[0] + each[1]) / 2
 
     def forward(self, image: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B K"]:
         return self.classify(self.encode(self.tokenize(image)))
 
-    def explain(self, image: Any, **asked: Any) -> Any:
-        """What the model looks at in a picture; see `vitrail.explain`."""
-        return plug.member("vitrail.inspection.explanation", "explain")(self, image, **asked)
+    def explain(self, image: Any, **options: Any) -> Any:
+        """Show what the model looks at in an image; see `vitrail.explain`."""
+        return plug.import_from("vitrail.inspection.explanation", "explain")(self, image, **options)
 
     def flops(self) -> int:
-        """Twice the multiply-adds for one picture of `image_size`, elementwise work left out as usual."""
+        """Count twice the multiply-adds for one image of `image_size`, without elementwise operations, as usual."""
         spec, layout = self.spec, self.spec.layout
         total: int = self.patch_embed.flops(spec.image_size)
         for block in self.blocks:
             total += 2 * layout.num_tokens * _matrix_size(block) + block.attn.mixing_flops(layout)  # type: ignore[union-attr,operator]
         if self.attn_pool is not None:
-            # One query: its projections and MLP act on one token, keys and values on all of them.
+            # There is one query: projections and MLP act on one token, keys and values on all.
             keys = self.attn_pool.kv.weight.numel()
             total += 2 * (_matrix_size(self.attn_pool) - keys) + 2 * layout.num_tokens * keys
             total += 4 * layout.num_tokens * spec.width
@@ -240,7 +241,7 @@ class VisionTransformer(nn.Module):
 
 
 def fixed_table(spec: Spec, grid: tuple[int, ...]) -> Float[Tensor, "1 N D"] | None:
-    """The sines and cosines for this grid, where the specification asks for them."""
+    """Build the sine-cosine table for this grid, if the specification has one."""
     rows, columns = grid
     if spec.position == "sincos_1d":
         return sincos_1d(rows * columns, spec.width)[None]
@@ -255,7 +256,7 @@ def _matrix_size(module: nn.Module) -> int:
 
 Model = VisionTransformer
 
-# width, depth, heads, hidden width. `mu` is for tests; the last is SigLIP's shape-optimised one (arXiv 2305.13035).
+# Width, depth, heads, hidden width. `mu` is for tests, `so400m` is SigLIP's shape-optimised size (arXiv 2305.13035).
 SIZES = {
     "mu": (32, 2, 2, 128),
     "nano": (128, 4, 4, 256),
@@ -289,21 +290,21 @@ VARIANTS: dict[str | None, dict[str, Any]] = {
 
 
 def conv_stem(cell: int, width: int) -> dict[str, Any]:
-    """A stem of 3 x 3 convolutions for tokens of this cell: channels double with each halving, up to the width."""
-    halvings = cell.bit_length() - 1
-    first = halvings <= 2  # small pictures are looked at once before they are halved
-    strides = [1] * first + [2] * halvings
-    channels = [max(8, width >> (len(strides) - 1 - place)) for place in range(len(strides))]
+    """Specify a stem of 3 x 3 convolutions for cells of this size; channels double at each step, up to the width."""
+    num_halvings = cell.bit_length() - 1
+    full_size = num_halvings <= 2  # small images get one convolution at full resolution
+    strides = [1] * full_size + [2] * num_halvings
+    channels = [max(8, width >> (len(strides) - 1 - index)) for index in range(len(strides))]
     return {
         "name": "conv",
         "channels": channels,
         "strides": strides,
-        "units": [int(place > 0) for place in range(len(strides))],
+        "units": [int(index > 0) for index in range(len(strides))],
     }
 
 
 def spec_named(name: str) -> Spec | None:
-    """The specification behind a name such as `vit_base_patch16_224`, or None when it is no name of this family."""
+    """Return the specification for a name such as `vit_base_patch16_224`, or None for a name of another family."""
     match = GRAMMAR.fullmatch(name)
     if match is None or not (match["image"] or match["variant"] == "dinov2"):
         return None
@@ -312,17 +313,17 @@ def spec_named(name: str) -> Spec | None:
     if match["hybrid"]:
         fields["stem"] = HYBRIDS[match["hybrid"]]
     elif match["conv"]:
-        # Small data: convolutions first, and a mean instead of a class token.
+        # For small data: a convolutional stem, and mean pooling instead of a class token.
         fields.update(VARIANTS["gap"], stem=conv_stem(int(match["conv"]), width))
     else:
         fields["stem"] = {"name": "patch", "patch": [int(match["patch"])] * 2}
     fields["distilled"] = match["distilled"] is not None
     fields.update(VARIANTS[match["variant"]])
     if match["registers"]:
-        # Registers have no place, so no row in the position table; timm folds the class token's row into the token.
+        # Registers have no row in the position table; timm folds the class token's row into the token.
         fields.update(registers=int(match["registers"]), position_prefix=0)
     if match["variant"] == "gap" and match["size"] == "medium":
-        fields["layer_scale"] = 1e-5  # timm's base has none
+        fields["layer_scale"] = 1e-5  # timm's base size has no layer scale
     if match["image"]:
         fields["image_size"] = int(match["image"])
     return Spec.parse(fields)

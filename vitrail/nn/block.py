@@ -1,4 +1,4 @@
-"""The pre-norm encoder block of the Vision Transformer (arXiv 2010.11929, equations 2 and 3) and its parts."""
+"""The pre-norm encoder block of the Vision Transformer (arXiv 2010.11929, equations 2 and 3) and its layers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vitrail.tokens import Tokens
 
 
 class Mlp(nn.Module):
-    """Two linear layers with a GELU between them, exact unless `gelu_tanh` is asked for, for each token alone."""
+    """Two linear layers with a GELU between them (exact, or approximate with `gelu_tanh`), applied to each token."""
 
     def __init__(self, *, width: int, hidden: int, dropout_rate: float = 0.0, activation: str = "gelu") -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Mlp(nn.Module):
 
 
 class LayerScale(nn.Module):
-    """A learned factor for each channel of a branch, small at first (Touvron et al., arXiv 2103.17239)."""
+    """A learned factor per channel of a residual branch, initially small (Touvron et al., arXiv 2103.17239)."""
 
     def __init__(self, *, width: int, start: float) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class LayerScale(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Stochastic depth: in training a branch is left out for some samples (Huang et al., arXiv 1603.09382)."""
+    """Stochastic depth: drops a residual branch for random samples in training (Huang et al., arXiv 1603.09382)."""
 
     def __init__(self, *, rate: float) -> None:
         super().__init__()
@@ -50,13 +50,13 @@ class DropPath(nn.Module):
     def forward(self, x: Float[Tensor, "B ..."]) -> Float[Tensor, "B ..."]:
         if not self.training or self.rate == 0.0:
             return x
-        kept = 1.0 - self.rate
-        keep = torch.empty(x.shape[0], *[1] * (x.ndim - 1), dtype=x.dtype, device=x.device).bernoulli_(kept)
-        return x * keep / kept
+        keep_rate = 1.0 - self.rate
+        keep = torch.empty(x.shape[0], *[1] * (x.ndim - 1), dtype=x.dtype, device=x.device).bernoulli_(keep_rate)
+        return x * keep / keep_rate
 
 
 class Block(nn.Module):
-    """z' = MSA(LN(z)) + z, then z'' = MLP(LN(z')) + z'; `attention` is any module that maps Tokens to vectors."""
+    """z' = MSA(LN(z)) + z, then z'' = MLP(LN(z')) + z'; `attention` is any module from Tokens to vectors."""
 
     def __init__(
         self,

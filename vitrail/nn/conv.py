@@ -1,4 +1,4 @@
-"""Convolutions of the BiT ResNets and of the hybrid stems: weight standardisation and bottlenecks.
+"""Convolutional layers of the BiT ResNets and the hybrid stems: weight standardisation and bottlenecks.
 
 Kolesnikov et al., "Big Transfer", arXiv 1912.11370; Qiao et al., "Weight Standardization", arXiv 1903.10520.
 """
@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from vitrail.errors import SpecError
 
-NUM_GROUPS = 32  # of every group normalisation, as in the paper
+NUM_GROUPS = 32  # in every group normalisation, as in the paper
 WEIGHT_EPS = 1e-8  # of weight standardisation
 
 
 class StdConv(nn.Conv2d):
-    """A convolution without bias whose filters have mean 0 and variance 1.
+    """A convolution without bias whose filters are standardised to mean 0 and variance 1.
 
-    With `same`, padding is TensorFlow's: as little as keeps ceil(size / stride) outputs, the odd pixel at the end.
+    `same` pads like TensorFlow: as little as gives ceil(size / stride) outputs, the odd pixel at the end.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, same: bool = False) -> None:
@@ -28,22 +28,22 @@ class StdConv(nn.Conv2d):
     def forward(self, x: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B D Y2 X2"]:
         if self.same:
             x = pad_same(x, self.kernel_size[0], self.stride[0])
-        # A batch norm whose channels are the filters: the same rounding as the peers, which ReLUs would magnify.
+        # A batch norm with the filters as channels rounds exactly as timm does; ReLUs would magnify a difference.
         filters = F.batch_norm(self.weight.flatten(1)[None], None, None, training=True, eps=WEIGHT_EPS)
         return F.conv2d(x, filters.view_as(self.weight), None, self.stride, self.padding)
 
 
 class GroupNorm(nn.GroupNorm):
-    """Group normalisation in 32 groups."""
+    """Group normalisation with 32 groups."""
 
     def __init__(self, channels: int) -> None:
         if channels % NUM_GROUPS:
-            raise SpecError(f"channels must be a multiple of {NUM_GROUPS} for group norm.", got=f"{channels}.")
+            raise SpecError(f"group normalisation needs a multiple of {NUM_GROUPS} channels.", got=f"{channels}.")
         super().__init__(NUM_GROUPS, channels)
 
 
 class Shortcut(nn.Module):
-    """The projection of a residual path whose shape changes."""
+    """The projection on a shortcut whose shape changes."""
 
     def __init__(self, inputs: int, outputs: int, *, stride: int, same: bool, normed: bool) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Shortcut(nn.Module):
 
 
 class PreActBottleneck(nn.Module):
-    """BiT's unit: normalise and rectify before each of three convolutions."""
+    """BiT's residual unit: normalisation and ReLU before each of three convolutions."""
 
     def __init__(self, inputs: int, outputs: int, *, stride: int, project: bool) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class PreActBottleneck(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """The hybrid stem's unit: normalise after each convolution, rectify after the sum."""
+    """The hybrid stem's residual unit: normalisation after each convolution, ReLU after the sum."""
 
     def __init__(self, inputs: int, outputs: int, *, stride: int, project: bool) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Bottleneck(nn.Module):
 
 
 class Stage(nn.Module):
-    """Units at one resolution; the first one halves it (but for the first stage) and widens."""
+    """Residual units at one resolution; the first unit widens and, except in the first stage, halves the resolution."""
 
     def __init__(
         self, unit: type[PreActBottleneck | Bottleneck], inputs: int, outputs: int, *, depth: int, stride: int
@@ -113,7 +113,7 @@ class Stage(nn.Module):
 
 
 def build_stages(unit: type[PreActBottleneck | Bottleneck], layers: tuple[int, ...], *, factor: int) -> nn.Sequential:
-    """The stages of a ResNet: widths 256, 512, 1024, 2048 times `factor`."""
+    """Build the stages of a ResNet, of width 256, 512, 1024, 2048 times `factor`."""
     stages, inputs = [], 64 * factor
     for index, depth in enumerate(layers):
         outputs = 256 * factor * 2**index
@@ -123,21 +123,21 @@ def build_stages(unit: type[PreActBottleneck | Bottleneck], layers: tuple[int, .
 
 
 def pad_same(x: Float[Tensor, "B C Y X"], kernel: int, stride: int, value: float = 0.0) -> Float[Tensor, "B C Y2 X2"]:
-    """Zeros (or `value`) around the picture so that ceil(size / stride) windows fit."""
+    """Pad with zeros (or `value`) so that ceil(size / stride) windows fit."""
     pads: list[int] = []
     for size in (x.shape[-1], x.shape[-2]):
-        short = max((-(-size // stride) - 1) * stride + kernel - size, 0)
-        pads += [short // 2, short - short // 2]
+        total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+        pads += [total // 2, total - total // 2]
     return F.pad(x, pads, value=value) if any(pads) else x
 
 
 def conv_flops(conv: nn.Conv2d, out: tuple[int, int]) -> int:
-    """Twice the multiply-adds of a convolution that gives a map of this size."""
+    """Count twice the multiply-adds of a convolution with an output of this size."""
     return 2 * out[0] * out[1] * conv.weight.numel()
 
 
 def stage_flops(stage: nn.Module, size: tuple[int, int]) -> tuple[tuple[int, int], int]:
-    """The size of the map that a stage gives for a map of this size, and twice its multiply-adds."""
+    """Return a stage's output size for this input size, and twice its multiply-adds."""
     total = 0
     assert isinstance(stage, Stage)
     for unit in stage.blocks:

@@ -1,4 +1,4 @@
-"""What stands between the last block and the logits: pooling and the optional hidden layer of pre-training."""
+"""Layers between the last block and the classifier: pooling, and the optional hidden layer of pre-training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vitrail.tokens import Layout, Tokens
 
 
 class AttentionPool(CrossAttention):
-    """One learned query reads all tokens, and an MLP follows (Zhai et al., arXiv 2106.04560, section 3.3)."""
+    """A learned query attends to all tokens, and an MLP follows (Zhai et al., arXiv 2106.04560, section 3.3)."""
 
     def __init__(self, *, width: int, heads: int, hidden: int, norm_eps: float, activation: str = "gelu") -> None:
         super().__init__(width=width, heads=heads)
@@ -25,11 +25,11 @@ class AttentionPool(CrossAttention):
         nn.init.trunc_normal_(self.latent, std=self.latent.shape[-1] ** -0.5)
 
     def query(self, tokens: Tokens) -> Tokens:
-        """The learned query as a sequence of one token for each sample."""
+        """Expand the learned query to a sequence of one token per sample."""
         return Tokens(self.latent.expand(tokens.x.shape[0], -1, -1), Layout(grid=(1,)))
 
     def pool(self, tokens: Tokens) -> Float[Tensor, "B D"]:
-        """The tokens as the learned query sees them."""
+        """Pool the tokens to one vector per sample."""
         x = self(self.query(tokens), tokens)
         x = x + self.mlp(self.norm(x))
         return x[:, 0]
@@ -47,7 +47,7 @@ class PreLogits(nn.Module):
 
 
 def mean_of_cells(tokens: Tokens) -> Float[Tensor, "B D"]:
-    """The mean over the tokens of the grid; prefix tokens and padding do not count."""
+    """Average the tokens of the grid; prefix tokens and padding do not count."""
     if tokens.mask is None:
         return tokens.cells.mean(dim=1)
     real = tokens.mask[:, tokens.layout.prefix :, None].to(tokens.x.dtype)

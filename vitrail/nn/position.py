@@ -1,4 +1,4 @@
-"""Positions: fixed sine-cosine tables, and resizing a learned table from one grid to another.
+"""Position embeddings: fixed sine-cosine tables, and resizing of learned tables.
 
 Vaswani et al., arXiv 1706.03762, section 3.5 (1-D); Dosovitskiy et al., arXiv 2010.11929, section 3.2 (resizing).
 """
@@ -30,11 +30,11 @@ def sincos_1d(num_positions: int, width: int) -> Float[Tensor, "N D"]:
 
 
 def sincos_2d(grid: tuple[int, int], width: int) -> Float[Tensor, "N D"]:
-    """Sines and cosines of the column, then of the row, a quarter of the width each (as in MoCo v3 and big_vision)."""
+    """Sines and cosines of the column, then of the row, each in a quarter of the width (MoCo v3, big_vision)."""
     if width % 4 or width < 8:
         wider = max(8, width + 4 - width % 4)
         raise SpecError(
-            "a 2-D sine-cosine table needs a width that 4 divides, 8 at least.",
+            "a 2-D sine-cosine table needs a width divisible by 4, at least 8.",
             got=f"width={width}.",
             hint=f"width={wider}.",
         )
@@ -49,14 +49,14 @@ def sincos_2d(grid: tuple[int, int], width: int) -> Float[Tensor, "N D"]:
 def resize_table(
     table: Float[Tensor, "1 N D"], old: Layout, new: Layout, rule: ResizeRule = "bicubic"
 ) -> Float[Tensor, "1 M D"]:
-    """A position table learned on one 2-D grid, carried over to another; the prefix rows stay as they are.
+    """Resize a position table from one 2-D grid to another; prefix rows stay unchanged.
 
-    `zoom` is the paper's rule (`ndimage.zoom(order=1)`: bilinear, corners stay corners); `bicubic` is the rule of
-    timm and most code since (bicubic with antialiasing). They give different tables, so a run records its rule.
+    `zoom` is the paper's rule (`ndimage.zoom(order=1)`: bilinear, corners stay corners). `bicubic`, with antialiasing,
+    is the rule of timm and most code since. The results differ, so a run records its rule.
     """
     if table.shape[1] != old.num_tokens or old.prefix != new.prefix:
         raise ShapeError(
-            "the position table does not fit the layout that it is said to have.",
+            "the position table does not fit its layout.",
             got=f"{table.shape[1]} rows for {old}, to be resized to {new}.",
         )
     if rule not in get_args(ResizeRule):
@@ -66,8 +66,8 @@ def resize_table(
     prefix, cells = table[:, : old.prefix], table[:, old.prefix :]
     rows, columns = old.grid
     image = rearrange(cells, "one (Y X) D -> one D Y X", Y=rows, X=columns)
-    image = image.to(torch.promote_types(image.dtype, torch.float32))  # half precision has no antialiasing
-    # Sizes, never scale factors: 37/14 as a float loses a row (dinov2 #378, dino #8).
+    image = image.to(torch.promote_types(image.dtype, torch.float32))  # antialiasing does not support half precision
+    # Sizes, never scale factors: with 37/14 as a float, a row is lost (dinov2 #378, dino #8).
     if rule == "zoom":
         image = F.interpolate(image, size=new.grid, mode="bilinear", align_corners=True)
     else:

@@ -1,4 +1,4 @@
-"""A picture with the map of what spoke for a class laid over it."""
+"""An image with a heat map of the evidence for one class."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Any
 
 from vitrail.data.table import Content
 from vitrail.errors import VitrailError
-from vitrail.inspection.explanation import able_methods, explain
-from vitrail.report.thumbnails import jpeg
+from vitrail.inspection.explanation import available_methods, explain
+from vitrail.report.thumbnails import jpeg_data_url
 
 
-def overlay(model: Any, content: Content, number: int, side: int) -> str:
-    """What spoke for the class of this number, as a data address; empty if the picture or the map cannot be shown."""
-    method = able_methods(model)[0]
+def render_overlay(model: Any, content: Content, class_index: int, side: int) -> str:
+    """Overlay the evidence for a class on an image, as a data URL; empty if the image cannot be explained."""
+    method = available_methods(model)[0]
     if isinstance(content, bytes) and not content:
         return ""
     try:
-        found = explain(model, content, classes=[number], methods=[method])
+        explanation = explain(model, content, classes=[class_index], methods=[method])
     except VitrailError:
         return ""
-    return jpeg(found.laid_over(method, side))
+    return jpeg_data_url(explanation.overlay(method, side))

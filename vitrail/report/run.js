@@ -1,17 +1,17 @@
 "use strict";
-// Tables that sort by the title that is chosen.
+// Tables sort by the selected column heading.
 for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0];
   table.querySelectorAll("thead button").forEach((button, column) => {
     button.addEventListener("click", () => {
-      const title = button.parentElement;
-      const down = column === 0 ? title.getAttribute("aria-sort") === "ascending" : title.getAttribute("aria-sort") !== "descending";
+      const heading = button.parentElement;
+      const descending = column === 0 ? heading.getAttribute("aria-sort") === "ascending" : heading.getAttribute("aria-sort") !== "descending";
       table.querySelectorAll("th").forEach((each) => each.removeAttribute("aria-sort"));
-      title.setAttribute("aria-sort", down ? "descending" : "ascending");
+      heading.setAttribute("aria-sort", descending ? "descending" : "ascending");
       const value = (row) => row.cells[column].dataset.value ?? row.cells[column].textContent;
       const rows = [...body.rows].sort((a, b) => {
         const order = column === 0 ? value(a).localeCompare(value(b)) : value(a) - value(b);
-        return down ? -order : order;
+        return descending ? -order : order;
       });
       body.append(...rows);
     });
@@ -20,7 +20,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
 
 const matrix = document.getElementById("matrix");
 if (matrix) {
-  const pictures = JSON.parse(document.getElementById("pictures").textContent);
+  const images = JSON.parse(document.getElementById("images").textContent);
   const cell = document.getElementById("cell");
   let pressed = null;
 
@@ -30,25 +30,25 @@ if (matrix) {
     pressed?.setAttribute("aria-pressed", "false");
     pressed = button;
     button.setAttribute("aria-pressed", "true");
-    show(button.dataset.truth, button.dataset.called, Number(button.textContent));
+    show(button.dataset.label, button.dataset.predicted, Number(button.textContent));
   });
 
-  function show(truth, called, count) {
-    const found = pictures.filter(([label, predicted]) => label === truth && predicted === called);
+  function show(label, predicted, count) {
+    const found = images.filter((image) => image[0] === label && image[1] === predicted);
     const title = document.createElement("p");
-    const right = truth === called ? `${truth}, told right` : `${truth}, taken for ${called}`;
-    title.textContent = `${right}: ${count}` + (found.length < count ? `, of which ${found.length} are shown` : "");
+    const outcome = label === predicted ? `${label}, classified correctly` : `${label}, predicted as ${predicted}`;
+    title.textContent = `${outcome}: ${count}` + (found.length < count ? ` (${found.length} shown)` : "");
     const list = document.createElement("ul");
-    list.className = "album";
-    for (const [, , path, sure, address] of found) {
+    list.className = "gallery small";
+    for (const [, , path, confidence, url] of found) {
       const item = document.createElement("li");
-      if (address) {
+      if (url) {
         const image = document.createElement("img");
-        image.src = address;
-        image.alt = `A picture of ${truth}`;
+        image.src = url;
+        image.alt = `An image of ${label}`;
         item.append(image);
       }
-      item.append(`${(sure * 100).toFixed(1)} % sure`, document.createElement("br"), path);
+      item.append(`${(confidence * 100).toFixed(1)}\u00a0% confident`, document.createElement("br"), path);
       list.append(item);
     }
     cell.replaceChildren(title, list);
@@ -60,8 +60,8 @@ if (matrix) {
     const rows = [...body.rows].sort((a, b) =>
       event.target.value === "recall" ? a.dataset.recall - b.dataset.recall || a.dataset.class - b.dataset.class : a.dataset.class - b.dataset.class);
     const order = rows.map((row) => row.dataset.class);
-    const place = (node) => (node.dataset.class === undefined ? -1 : order.indexOf(node.dataset.class));
-    for (const row of [...rows, matrix.tHead.rows[0]]) row.append(...[...row.cells].sort((a, b) => place(a) - place(b)));
+    const position = (node) => (node.dataset.class === undefined ? -1 : order.indexOf(node.dataset.class));
+    for (const row of [...rows, matrix.tHead.rows[0]]) row.append(...[...row.cells].sort((a, b) => position(a) - position(b)));
     body.append(...rows);
   });
 }

@@ -1,4 +1,4 @@
-"""The report of a run: one offline page, made of the run's own files and the pictures it was judged on."""
+"""The report of a run: one offline page, built from the run's files and the images it was evaluated on."""
 
 from __future__ import annotations
 
@@ -14,171 +14,174 @@ from vitrail.data.table import Source
 from vitrail.errors import RunError, brief
 from vitrail.files import write_text
 from vitrail.metric.calibration import Bin
-from vitrail.pages import fill_template
-from vitrail.report.chart import Line, lines, reliability_chart
-from vitrail.report.overlay import overlay
+from vitrail.pages import render_template
+from vitrail.report.chart import Line, line_chart, reliability_chart
+from vitrail.report.overlay import render_overlay
+from vitrail.report.percent import percent, percent_range
 from vitrail.report.thumbnails import Thumbnails
 from vitrail.run.artefact import load
 from vitrail.run.calibrate import read_calibration
 from vitrail.run.directory import FOLDS, METRICS, stored_config
-from vitrail.run.predictions import PREDICTIONS, SUMMARY, SUSPICIOUS, PredictionRow, read_predictions, suspects
+from vitrail.run.predictions import PREDICTIONS, SUMMARY, SUSPECT_RATIO, PredictionRow, read_predictions, suspects
 
 REPORT, OUT_OF_FOLD = "report.html", "out_of_fold.csv"
-SMALL, LARGE = 96, 176  # pixels of pictures
-MAX_IMAGES = 500  # that a page carries, about 3 kB each
-OF_CLASS = 3  # pictures of a class that were told right
-NUM_MISTAKES, NUM_SUSPECTS = 12, 24
-MAX_MATRIX = 40  # classes that a matrix can show
-WEAK = 0.7  # recall below which the page warns of a class
+SMALL_SIDE, LARGE_SIDE = 96, 176  # pixels of thumbnails
+MAX_IMAGES = 500  # on a page, about 3 kB each
+NUM_CORRECT = 3  # correctly classified images shown per class
+NUM_ERRORS, NUM_SUSPECTS = 12, 24
+MAX_CLASSES = 40  # in the confusion matrix
+WEAK_RECALL = 0.7  # below which the page warns about a class
 
 
 def write_report(path: Path, source: Source, *, model: Any = None) -> None:
-    """Write report.html of a run; a page that was there before stays until the new one is whole."""
-    facts = run_facts(path)
-    rows = [row for row in facts["rows"] if row.split == facts["split"]]
-    doubted = suspects(
-        [*facts["folded"], *(row for row in facts["rows"] if not facts["folded"] or row.split == "test")]
-    )
-    mistakes = sorted((row for row in rows if not row.right), key=lambda row: (-row.confidence, row.path))
-    shown = _shown(rows, mistakes)
-    wanted = [row.path for row in (*shown, *mistakes[:NUM_MISTAKES], *doubted[:NUM_SUSPECTS])]
-    album = Thumbnails(source, wanted)
+    """Write report.html of a run; an existing page stays until the new one is complete."""
+    run = read_run(path)
+    rows = [row for row in run["rows"] if row.split == run["split"]]
+    unseen = [*run["out_of_fold"], *(row for row in run["rows"] if not run["out_of_fold"] or row.split == "test")]
+    suspect_rows = suspects(unseen)
+    errors = sorted((row for row in rows if not row.right), key=lambda row: (-row.confidence, row.path))
+    selected = _select_images(rows, errors)
+    shown = (*selected, *errors[:NUM_ERRORS], *suspect_rows[:NUM_SUSPECTS])
+    thumbnails = Thumbnails(source, [row.path for row in shown])
     model = model if model is not None else load(path)
-    page = fill_template(
+    page = render_template(
         "vitrail.report",
         "run.html",
-        **facts,
-        charts=curves([("", facts["metrics"])]),
-        matrix=matrix(facts["account"], rows),
-        mistakes=[
+        **run,
+        charts=training_charts([("", run["metrics"])]),
+        matrix=confusion_table(run["summary"], rows),
+        errors=[
             (
                 row,
-                album.thumbnail(row.path, LARGE),
-                overlay(model, album.content(row.path), model.labels.index(row.predicted), LARGE),
+                thumbnails.thumbnail(row.path, LARGE_SIDE),
+                render_overlay(model, thumbnails.content(row.path), model.labels.index(row.predicted), LARGE_SIDE),
             )
-            for row in mistakes[:NUM_MISTAKES]
-            if not facts["facts"]["multi_label"]
+            for row in errors[:NUM_ERRORS]
+            if not run["facts"]["multi_label"]
         ],
-        num_mistakes=len(mistakes),
-        suspects=[(row, album.thumbnail(row.path, LARGE)) for row in doubted[:NUM_SUSPECTS]],
-        num_suspects=len(doubted),
-        times=round(SUSPICIOUS),
+        num_errors=len(errors),
+        num_unknown=sum(row.unknown for row in rows),
+        suspects=[(row, thumbnails.thumbnail(row.path, LARGE_SIDE)) for row in suspect_rows[:NUM_SUSPECTS]],
+        num_suspects=len(suspect_rows),
+        suspect_ratio=round(SUSPECT_RATIO),
         reliability=[
-            reliability_chart([Bin(*each) for each in facts["account"][key]], name)
-            for name, key in (("Before", "uncalibrated_bins"), ("After", "bins"))
+            (name, reliability_chart([Bin(*each) for each in run["summary"][key]], name.capitalize()))
+            for name, key in (("uncalibrated", "uncalibrated_bins"), ("calibrated", "bins"))
         ],
-        weak_below=WEAK,
-        weak=[each for each in facts["account"]["classes"] if each[1] and each[3] < WEAK],
-        data=_script_data(shown, album),
+        weak_recall=WEAK_RECALL,
+        weak_classes=[each for each in run["summary"]["classes"] if each[1] and each[3] < WEAK_RECALL],
+        data=_script_data(selected, thumbnails),
         script=files("vitrail.report").joinpath("run.js").read_text(encoding="utf-8"),
+        percent=percent,
+        percent_range=percent_range,
     )
     write_text(page, path / REPORT, RunError)
 
 
-def run_facts(path: Path) -> dict[str, Any]:
-    """What the files of a run tell: its account, predictions, curves, settings and calibration."""
+def read_run(path: Path) -> dict[str, Any]:
+    """Read the files of a finished run: summary, predictions, curves, settings and calibration."""
     try:
-        told = json.loads((path / SUMMARY).read_text(encoding="utf-8"))
-        split = "test" if "test" in told else "val"
-        metrics = [json.loads(line) for line in _lines(path / METRICS)]
+        document = json.loads((path / SUMMARY).read_text(encoding="utf-8"))
+        split = "test" if "test" in document else "val"
+        metrics = [json.loads(line) for line in _read_lines(path / METRICS)]
         folds = json.loads((path / FOLDS).read_text(encoding="utf-8")) if (path / FOLDS).is_file() else None
-        facts, result, account = told["facts"], told["result"], told[split]
-        found = None if facts["findings"] is None else _by_kind(facts["findings"])
+        facts, result, summary = document["facts"], document["result"], document[split]
+        findings = None if facts["findings"] is None else _group_findings(facts["findings"])
         facts.setdefault("multi_label", facts.get("several", False))  # its name in runs before 0.2
         for each in metrics:
             each["step"] = float(each["step"])
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise RunError(
-            f"{path} holds no account of a run that has ended.",
+            f"{path} is not a finished run.",
             got=brief(error),
-            hint="the directory of a run, trained to its end by this version.",
+            hint="the directory of a run that this version has trained to the end.",
         ) from None
     return {
         "facts": facts,
         "result": result,
-        "account": account,
+        "summary": summary,
         "split": split,
         "config": stored_config(path),
         "rows": read_predictions(path / PREDICTIONS),
-        "folded": read_predictions(path / OUT_OF_FOLD) if folds else [],
+        "out_of_fold": read_predictions(path / OUT_OF_FOLD) if folds else [],
         "folds": folds,
         "metrics": metrics,
         "calibration": read_calibration(path),
-        "found": found,
+        "findings": findings,
     }
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
 
 
-def _by_kind(findings: Sequence[Sequence[str]]) -> list[tuple[str, str, int, list[str]]]:
-    """Each kind of finding, what it means, how many, and the first few."""
+def _group_findings(findings: Sequence[Sequence[str]]) -> list[tuple[str, str, int, list[str]]]:
+    """Each kind of finding with its meaning, its count and the first few examples."""
     counts = Counter(each[1] for each in findings)
-    first = {kind: [each[0] or each[2] for each in findings if each[1] == kind][:3] for kind in counts}
-    return [(kind, KINDS.get(kind, ""), num, first[kind]) for kind, num in counts.most_common()]
+    examples = {kind: [each[0] or each[2] for each in findings if each[1] == kind][:3] for kind in counts}
+    return [(kind, KINDS.get(kind, ""), num, examples[kind]) for kind, num in counts.most_common()]
 
 
-def curves(runs: Sequence[tuple[str, Sequence[dict[str, Any]]]]) -> list[Any]:
-    """Charts of losses and of scores by step, of one run or of several over each other."""
+def training_charts(runs: Sequence[tuple[str, Sequence[dict[str, Any]]]]) -> list[Any]:
+    """Charts of losses and of scores by step, for one run or several."""
     losses, scores = [], []
     for name, metrics in runs:
         for key, title in (("loss", "training loss"), ("val_loss", "validation loss")):
             if len(runs) == 1 or key == "val_loss":
-                losses.append(Line(name or title, _curve(metrics, key), dots=key == "val_loss"))
+                losses.append(Line(name or title, _points(metrics, key), dots=key == "val_loss"))
         for key, title in (("val_top1", "validation accuracy"), ("val_map", "validation mean average precision")):
-            scores.append(Line(name or title, _curve(metrics, key), dots=True))
-    made = []
-    for each, up, percent in ((losses, "loss", False), (scores, "score", True)):
-        drawn = [line for line in each if line.points]
-        chart = lines(drawn, across="step", up=up, percent=percent)
+            scores.append(Line(name or title, _points(metrics, key), dots=True))
+    charts = []
+    for lines, y_label, as_percent in ((losses, "loss", False), (scores, "score", True)):
+        plotted = [line for line in lines if line.points]
+        chart = line_chart(plotted, x_label="step", y_label=y_label, as_percent=as_percent)
         if chart is not None:
-            made.append((chart, [line.name for line in drawn]))
-    return made
+            charts.append((chart, [line.name for line in plotted]))
+    return charts
 
 
-def _curve(metrics: Sequence[dict[str, Any]], key: str) -> list[tuple[float, float]]:
+def _points(metrics: Sequence[dict[str, Any]], key: str) -> list[tuple[float, float]]:
     return [(each["step"], each[key]) for each in metrics if each.get(key) is not None]
 
 
-def matrix(account: dict[str, Any], rows: Sequence[PredictionRow]) -> dict[str, Any] | None:
-    """The table of what was taken for what; of many classes, those that are confused most."""
-    if not account["confused"] and account["map"] is not None:
+def confusion_table(summary: dict[str, Any], rows: Sequence[PredictionRow]) -> dict[str, Any] | None:
+    """The confusion matrix, reduced to the most confused classes if there are many; None for multi-label data."""
+    if not summary["confused"] and summary["map"] is not None:
         return None
-    names = [each[0] for each in account["classes"]]
-    if len(names) > MAX_MATRIX:
-        often: Counter[str] = Counter()
-        for truth, called, num in account["confused"]:
-            often.update({truth: num, called: num})
-        chosen = {name for name, _ in often.most_common(MAX_MATRIX)}
-        names = [name for name in names if name in chosen] or names[:MAX_MATRIX]
+    names = [each[0] for each in summary["classes"]]
+    if len(names) > MAX_CLASSES:
+        num_confused: Counter[str] = Counter()
+        for label, predicted, num in summary["confused"]:
+            num_confused.update({label: num, predicted: num})
+        chosen = {name for name, _ in num_confused.most_common(MAX_CLASSES)}
+        names = [name for name in names if name in chosen] or names[:MAX_CLASSES]
     counts = Counter((row.label, row.predicted) for row in rows)
-    table = [[counts[truth, called] for called in names] for truth in names]
-    recall = {each[0]: each[3] for each in account["classes"]}
+    table = [[counts[label, predicted] for predicted in names] for label in names]
+    recall = {each[0]: each[3] for each in summary["classes"]}
     return {
         "names": names,
         "table": table,
-        "sums": [max(1, sum(counts[truth, called] for called in names)) for truth in names],
+        "sums": [max(1, sum(row)) for row in table],
         "recall": [-1.0 if recall[name] is None else recall[name] for name in names],
-        "all": len(account["classes"]),
+        "num_classes": len(summary["classes"]),
     }
 
 
-def _shown(rows: Sequence[PredictionRow], mistakes: Sequence[PredictionRow]) -> list[PredictionRow]:
-    """The pictures that cells of the matrix open: mistakes, the surest first, and a few of each class told right."""
-    kept = list(mistakes[: MAX_IMAGES * 4 // 5])
-    seen: Counter[str] = Counter()
+def _select_images(rows: Sequence[PredictionRow], errors: Sequence[PredictionRow]) -> list[PredictionRow]:
+    """The images that cells of the matrix show: the most confident errors, and a few correct ones of each class."""
+    selected = list(errors[: MAX_IMAGES * 4 // 5])
+    num_correct: Counter[str] = Counter()
     for row in rows:
-        if row.right and len(kept) < MAX_IMAGES and seen[row.label] < OF_CLASS:
-            seen[row.label] += 1
-            kept.append(row)
-    return kept
+        if row.right and len(selected) < MAX_IMAGES and num_correct[row.label] < NUM_CORRECT:
+            num_correct[row.label] += 1
+            selected.append(row)
+    return selected
 
 
-def _script_data(shown: Sequence[PredictionRow], album: Thumbnails) -> str:
-    """What the page's script draws from; inside a script element, "<" could end it."""
-    pictures = [
-        [row.label, row.predicted, row.path, round(row.confidence, 3), album.thumbnail(row.path, SMALL)]
-        for row in shown
+def _script_data(selected: Sequence[PredictionRow], thumbnails: Thumbnails) -> str:
+    """The images as JSON for the page's script; "<" is escaped because it could end the script element."""
+    images = [
+        [row.label, row.predicted, row.path, round(row.confidence, 3), thumbnails.thumbnail(row.path, SMALL_SIDE)]
+        for row in selected
     ]
-    return json.dumps(pictures, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return json.dumps(images, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

@@ -1,4 +1,4 @@
-"""The contact sheet of a check: one offline page with every finding, and its pictures where there are any."""
+"""The contact sheet of a check: one self-contained page with every finding and its images, if any."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from vitrail.data.check import KINDS, Report
 from vitrail.data.table import Content, Finding, Source, Table
 from vitrail.errors import DataError, VitrailError
 from vitrail.files import write_text
-from vitrail.pages import fill_template
+from vitrail.pages import render_template
 from vitrail.report.thumbnails import thumbnail
 
-SIDE = 160  # pixels of a thumbnail
-MAX_CARDS = 48  # findings of a kind with pictures; the rest are named
+SIDE = 160  # pixels per side of a thumbnail
+MAX_CARDS = 48  # findings shown per kind; the rest are counted
 
 
 class Card(NamedTuple):
-    """A finding with its pictures as data addresses; nothing where there is no picture to show."""
+    """A finding with the names and data URLs of its images; an empty URL for an image that cannot be shown."""
 
     finding: Finding
     thumbnails: list[tuple[str, str]]
 
 
 def write_sheet(report: Report, source: Source, path: Path) -> None:
-    """Write the page; a page that was there before stays until the new one is whole."""
-    places = {name: index for index, name in enumerate(source.names)} if isinstance(source, Table) else {}
+    """Write the page atomically: an old page stays until the new one is complete."""
+    rows = {name: index for index, name in enumerate(source.names)} if isinstance(source, Table) else {}
     sections = []
     for kind, meaning in KINDS.items():
         found = [finding for finding in report.findings if finding.kind == kind]
         if found:
-            cards = [Card(each, _thumbnails(each, source, places)) for each in found[:MAX_CARDS]]
+            cards = [Card(each, _thumbnails(each, source, rows)) for each in found[:MAX_CARDS]]
             sections.append((kind, meaning, cards, len(found) - len(cards)))
-    page = fill_template("vitrail.report", "sheet.html", report=report, sections=sections, side=SIDE)
+    page = render_template("vitrail.report", "sheet.html", report=report, sections=sections, side=SIDE)
     write_text(page, path, DataError)
 
 
-def _thumbnails(finding: Finding, source: Source, places: dict[str, int]) -> list[tuple[str, str]]:
-    """The names and small pictures that a finding is about."""
-    made = []
+def _thumbnails(finding: Finding, source: Source, rows: dict[str, int]) -> list[tuple[str, str]]:
+    """The names and data URLs of the images that a finding is about."""
+    thumbnails = []
     for name in (finding.path, finding.other):
-        if name in places and isinstance(source, Table):
-            address = _thumbnail(source, places[name])
-            if address or finding.other:
-                made.append((name, address))
-    return made
+        if name in rows and isinstance(source, Table):
+            url = _thumbnail(source, rows[name])
+            if url or finding.other:
+                thumbnails.append((name, url))
+    return thumbnails
 
 
 def _thumbnail(source: Table, index: int) -> str:

@@ -1,4 +1,4 @@
-"""Small pictures for pages, as data addresses, found by name in whatever source they came from."""
+"""Thumbnails for pages, as data URLs, looked up by name in any source."""
 
 from __future__ import annotations
 
@@ -8,60 +8,60 @@ from collections.abc import Iterable
 
 from PIL import Image
 
-from vitrail.data.decode import Pixels, as_pixels, decode_image, glimpse
+from vitrail.data.decode import Pixels, as_pixels, decode_damaged_jpeg, decode_image
 from vitrail.data.table import Content, Item, Source, Table
 from vitrail.errors import VitrailError
-from vitrail.inspection.overlay import fitted
+from vitrail.inspection.overlay import resize_to_fit
 
 
 class Thumbnails:
-    """The pictures of a source by name."""
+    """The images of a source by name."""
 
     def __init__(self, source: Source, names: Iterable[str]) -> None:
-        """Those of `names` alone; of shards, which are read from front to back, they are kept."""
+        """Find only `names`; shards can only be read in order, so their content is kept in memory."""
         self.contents: dict[str, Content | Item] = {}
-        wanted = set(names)
+        remaining = set(names)
         if isinstance(source, Table):
-            self.contents = {name: source[row] for row, name in enumerate(source.names) if name in wanted}
+            self.contents = {name: source[row] for row, name in enumerate(source.names) if name in remaining}
             return
-        for picture in source:
-            if not wanted:
+        for item in source:
+            if not remaining:
                 break
-            if picture.name in wanted:
-                wanted.remove(picture.name)
-                self.contents[picture.name] = _content(picture)
+            if item.name in remaining:
+                remaining.remove(item.name)
+                self.contents[item.name] = _read_content(item)
 
     def content(self, name: str) -> Content:
-        """What is stored of a picture; nothing, if it is not there any more."""
+        """The stored content of an image; empty if it no longer exists."""
         found = self.contents.get(name, b"")
-        return _content(found) if isinstance(found, Item) else found
+        return _read_content(found) if isinstance(found, Item) else found
 
     def thumbnail(self, name: str, side: int) -> str:
-        """A small picture as a data address; empty if it cannot be shown."""
+        """A thumbnail as a data URL; empty if the image cannot be shown."""
         return thumbnail(self.content(name), side)
 
 
-def _content(picture: Item) -> Content:
+def _read_content(item: Item) -> Content:
     try:
-        return picture.content()
+        return item.content()
     except (VitrailError, OSError):
         return b""
 
 
 def thumbnail(content: Content, side: int, *, quality: int = 80) -> str:
-    """A small picture as a data address, as much as can be seen of a broken one; else nothing."""
+    """A thumbnail as a data URL; of a damaged image, the part that can be decoded; else empty."""
     pixels: Pixels | None
     try:
         pixels = decode_image(content) if isinstance(content, bytes) else as_pixels(content)
     except (VitrailError, OSError):
-        pixels = glimpse(content) if isinstance(content, bytes) and content else None
+        pixels = decode_damaged_jpeg(content) if isinstance(content, bytes) and content else None
     if pixels is None:
         return ""
-    return jpeg(fitted(Image.fromarray(pixels), side), quality=quality)
+    return jpeg_data_url(resize_to_fit(Image.fromarray(pixels), side), quality=quality)
 
 
-def jpeg(image: Image.Image, *, quality: int = 80) -> str:
-    """A picture as a data address."""
+def jpeg_data_url(image: Image.Image, *, quality: int = 80) -> str:
+    """Encode an image as a data URL."""
     file = io.BytesIO()
     image.convert("RGB").save(file, "JPEG", quality=quality)
     return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()

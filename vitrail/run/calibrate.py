@@ -1,6 +1,6 @@
-"""What a model's outputs mean: a temperature for its confidence, thresholds for labels, a limit for the unknown.
+"""Calibration: a temperature for confidence, thresholds for multi-label data, and a limit for unknown images.
 
-Learned from pictures that the model was not trained on, kept in the run as calibration.json, and used by every later
+Fitted on images that the model was not trained on, stored in the run as calibration.json, and applied to every later
 prediction.
 """
 
@@ -23,50 +23,50 @@ from vitrail.metric.calibration import calibration_error
 from vitrail.spec import Spec
 
 CALIBRATION = "calibration.json"
-FALSE_ALARMS = 0.05
-WIDTH = 1.0  # of the prior over the logarithm of the temperature: few pictures move it little
-RANGE = (-4.0, 4.0)
-LARGE = 10**7  # numbers for which single precision must do
-Share = Annotated[float, Field(ge=0, le=1)]
+FALSE_ALARM_RATE = 0.05
+PRIOR_STD = 1.0  # of the log-temperature, so that a few images move it little
+LOG_TEMPERATURE_BOUNDS = (-4.0, 4.0)
+MAX_DOUBLE = 10**7  # logits; single precision has to do for more
+Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 class Calibration(Spec):
-    """How logits become probabilities and verdicts."""
+    """How logits become probabilities, labels and the verdict "unknown"."""
 
     temperature: Annotated[float, Field(gt=0)] = 1.0
-    """By which logits are divided (Guo et al., arXiv 1706.04599)."""
-    thresholds: tuple[Share, ...] = ()
-    """Of several labels: the probability from which each is given; one half where nothing is told."""
+    """Divides the logits (Guo et al., arXiv 1706.04599)."""
+    thresholds: tuple[Probability, ...] = ()
+    """For multi-label data: the probability from which each label is assigned; one half if empty."""
     limit: float | None = None
-    """The free energy above which a picture is unlike those that the model knows (Liu et al., arXiv 2010.03759)."""
-    false_alarms: Share = FALSE_ALARMS
-    """The share of known pictures that are called unknown."""
+    """The free energy above which an image is unknown (Liu et al., arXiv 2010.03759)."""
+    false_alarms: Probability = FALSE_ALARM_RATE
+    """The fraction of familiar images that are flagged as unknown."""
     n: NonNegativeInt = 0
-    """Pictures that this was learned from."""
-    ece_before: Share | None = None
-    ece_after: Share | None = None
-    """The calibration error over those pictures, which is somewhat too good."""
+    """Images that this was fitted on."""
+    ece_before: Probability | None = None
+    ece_after: Probability | None = None
+    """The calibration error on those same images, so slightly optimistic."""
     multi_label: Annotated[bool, Field(validation_alias=AliasChoices("multi_label", "several"))] = False
-    """Whether each class is a yes-or-no question of its own; called `several` in older runs."""
+    """Whether an image may have any number of labels; called `several` in older runs."""
 
     def probabilities(self, logits: Float[Tensor, "n K"]) -> Float[Tensor, "n K"]:
-        """What the logits mean."""
+        """Calibrated probabilities: a softmax over classes, or a sigmoid per label for multi-label data."""
         scaled = logits.float() / self.temperature
         return scaled.sigmoid() if self.multi_label else scaled.softmax(dim=1)
 
-    def given(self, odds: Float[Tensor, " K"]) -> Bool[Tensor, " K"]:
-        """Which of several labels a picture is given."""
-        return odds >= (torch.tensor(self.thresholds) if self.thresholds else 0.5)
+    def assign_labels(self, probabilities: Float[Tensor, " K"]) -> Bool[Tensor, " K"]:
+        """Which labels an image of multi-label data gets."""
+        return probabilities >= (torch.tensor(self.thresholds) if self.thresholds else 0.5)
 
     def unknown(self, logits: Float[Tensor, "n K"]) -> Bool[Tensor, " n"]:
-        """Whether pictures are unlike what the model knows; never, where no limit was learned."""
+        """Whether images are unlike those the model knows; always False without a limit."""
         if self.limit is None:
             return torch.zeros(len(logits), dtype=torch.bool)
         return free_energy(logits, multi_label=self.multi_label) > self.limit
 
 
 def free_energy(logits: Float[Tensor, "n K"], *, multi_label: bool) -> Float[Tensor, " n"]:
-    """Low where some class is sure of a picture, high where none is."""
+    """Low if some class fits an image well, high if none does."""
     logits = logits.double()
     return -F.softplus(logits).sum(dim=1) if multi_label else -logits.logsumexp(dim=1)
 
@@ -74,77 +74,80 @@ def free_energy(logits: Float[Tensor, "n K"], *, multi_label: bool) -> Float[Ten
 def calibrate(
     logits: Float[Tensor, "n K"], labels: Int64[Tensor, " n"] | Float[Tensor, "n K"], *, multi_label: bool = False
 ) -> Calibration:
-    """Learn what outputs mean from pictures whose labels are known and that the model did not learn from."""
+    """Fit a calibration on labelled images that the model was not trained on."""
     num = len(logits)
     if not num or not bool(logits.isfinite().all()):
         return Calibration(multi_label=multi_label)
-    exact = logits.double() if logits.numel() < LARGE else logits.float()
-    loss_of = F.binary_cross_entropy_with_logits if multi_label else F.cross_entropy
-    wanted = labels.to(exact) if multi_label else labels
+    precise = logits.double() if logits.numel() < MAX_DOUBLE else logits.float()
+    criterion = F.binary_cross_entropy_with_logits if multi_label else F.cross_entropy
+    targets = labels.to(precise) if multi_label else labels
 
-    def loss(logarithm: float) -> float:
-        mean = loss_of(exact / float(np.exp(logarithm)), wanted).item()
-        return num * mean + logarithm**2 / (2 * WIDTH**2)
+    def loss(log_temperature: float) -> float:
+        mean = criterion(precise / float(np.exp(log_temperature)), targets).item()
+        return num * mean + log_temperature**2 / (2 * PRIOR_STD**2)
 
-    temperature = float(np.exp(minimize_scalar(loss, bounds=RANGE, method="bounded", options={"xatol": 1e-3}).x))
-    found = Calibration(
-        temperature=temperature, multi_label=multi_label, n=num, limit=_limit(exact, multi_label=multi_label)
+    best = minimize_scalar(loss, bounds=LOG_TEMPERATURE_BOUNDS, method="bounded", options={"xatol": 1e-3})
+    fitted = Calibration(
+        temperature=float(np.exp(best.x)),
+        multi_label=multi_label,
+        n=num,
+        limit=_unknown_limit(precise, multi_label=multi_label),
     )
     if multi_label:
-        return found.override({"thresholds": _thresholds(found.probabilities(logits), labels)})
-    before, after = (_ece(each.probabilities(logits), labels) for each in (Calibration(), found))
-    return found.override({"ece_before": before, "ece_after": after})
+        return fitted.override({"thresholds": _best_thresholds(fitted.probabilities(logits), labels)})
+    before, after = (_ece(each.probabilities(logits), labels) for each in (Calibration(), fitted))
+    return fitted.override({"ece_before": before, "ece_after": after})
 
 
-def _limit(logits: Float[Tensor, "n K"], *, multi_label: bool) -> float | None:
-    """The energy that a new picture of the same kind exceeds as often as false alarms are allowed.
+def _unknown_limit(logits: Float[Tensor, "n K"], *, multi_label: bool) -> float | None:
+    """The energy that a new familiar image exceeds with the probability of a false alarm.
 
-    Of n pictures drawn from one source, a new one exceeds the k highest with the chance k / (n + 1), so k is taken
-    between two of them; None where there are too few to say.
+    A new image from the same source exceeds the k-th highest of n energies with probability k / (n + 1), so the limit
+    is interpolated between two of them. None with too few images.
     """
     energies = free_energy(logits, multi_label=multi_label).numpy()
-    if FALSE_ALARMS * (len(energies) + 1) < 1:
+    if FALSE_ALARM_RATE * (len(energies) + 1) < 1:
         return None
-    return float(np.quantile(energies, 1 - FALSE_ALARMS, method="weibull"))
+    return float(np.quantile(energies, 1 - FALSE_ALARM_RATE, method="weibull"))
 
 
-def _thresholds(odds: Float[Tensor, "n K"], labels: Float[Tensor, "n K"]) -> list[float]:
-    """For each class the probability with the best F1; one half for a class that never, or always, occurs."""
-    chosen = []
-    for odd, truth in zip(odds.double().T, labels.bool().T, strict=True):
-        order = odd.argsort(descending=True)
-        right = truth[order].cumsum(dim=0).double()
-        f1 = 2 * right / (torch.arange(1, len(odd) + 1) + truth.sum())
+def _best_thresholds(probabilities: Float[Tensor, "n K"], labels: Float[Tensor, "n K"]) -> list[float]:
+    """For each label the threshold with the best F1; one half for a label that never, or always, occurs."""
+    thresholds = []
+    for column, truth in zip(probabilities.double().T, labels.bool().T, strict=True):
+        order = column.argsort(descending=True)
+        num_correct = truth[order].cumsum(dim=0).double()
+        f1 = 2 * num_correct / (torch.arange(1, len(column) + 1) + truth.sum())
         best = int(f1.argmax())
-        following = odd[order][best + 1].item() if best + 1 < len(odd) else 0.0
-        sure = bool(truth.any()) and not bool(truth.all())
-        chosen.append((odd[order][best].item() + following) / 2 if sure else 0.5)
-    return chosen
+        following = column[order][best + 1].item() if best + 1 < len(column) else 0.0
+        varies = bool(truth.any()) and not bool(truth.all())
+        thresholds.append((column[order][best].item() + following) / 2 if varies else 0.5)
+    return thresholds
 
 
-def _ece(odds: Float[Tensor, "n K"], labels: Int64[Tensor, " n"]) -> float:
-    sure, called = odds.double().max(dim=1)
-    return calibration_error(sure.numpy(), (called == labels).numpy())
+def _ece(probabilities: Float[Tensor, "n K"], labels: Int64[Tensor, " n"]) -> float:
+    confidence, predicted = probabilities.double().max(dim=1)
+    return calibration_error(confidence.numpy(), (predicted == labels).numpy())
 
 
 def write_calibration(path: Path, calibration: Calibration) -> None:
-    """Keep it in a run."""
+    """Store a calibration in a run."""
     write_text(calibration.model_dump_json(indent=1) + "\n", path / CALIBRATION, RunError)
 
 
-def check_thresholds(calibration: Calibration, num_classes: int, place: Path) -> Calibration:
-    """Refuse what was learned of another set of classes."""
+def check_thresholds(calibration: Calibration, num_classes: int, path: Path) -> Calibration:
+    """Reject a calibration of a model with another number of classes."""
     if len(calibration.thresholds) not in (0, num_classes):
         got = f"{len(calibration.thresholds)} thresholds for {num_classes} classes."
-        raise RunError(f"the calibration in {place} is not that of its model.", got=got, hint="training anew.")
+        raise RunError(f"the calibration in {path} does not fit its model.", got=got, hint="training again.")
     return calibration
 
 
 def read_calibration(path: Path, *, multi_label: bool = False) -> Calibration:
-    """That of a run; of one that was made without, outputs as they are, of which there may be `several` labels."""
+    """Read the calibration of a run; older runs have none, so their outputs stay as they are."""
     try:
         return Calibration.parse_yaml((path / CALIBRATION).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return Calibration(multi_label=multi_label)
     except (OSError, ValueError, SpecError) as error:
-        raise RunError(f"{path / CALIBRATION} cannot be read.", got=brief(error), hint="training anew.") from None
+        raise RunError(f"{path / CALIBRATION} cannot be read.", got=brief(error), hint="training again.") from None

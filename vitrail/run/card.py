@@ -1,4 +1,4 @@
-"""The model card of a run, in Markdown with the front matter that model hubs read."""
+"""The model card of a run: Markdown with the front matter that model hubs read."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ tags: [image-classification, vision-transformer, vitrail]
 
 # {title}
 
-{model} with {classes} classes, trained by `vitrail train` with the recipe `{recipe}` on {num_train:,} pictures.
+{model} with {classes} classes, trained with `vitrail train` and the recipe `{recipe}` on {num_train:,} images.
 
-| judged on | pictures | {metric} | 95 % interval | balanced accuracy | calibration error (before, noise) |
+| split | images | {metric} | 95 % interval | balanced accuracy | calibration error (uncalibrated, noise) |
 | --- | --- | --- | --- | --- | --- |
 {scores}
 
@@ -30,20 +30,20 @@ tags: [image-classification, vision-transformer, vitrail]
     vitrail evaluate RUN DATA
 
 {opens}
-Pictures are prepared as `preprocessor_config.json` and `config.yaml` say; labels stand in `labels.json` in the order
-of the outputs. {calibrated} The whole account, with pictures: `report.html`.
+`preprocessor_config.json` and `config.yaml` describe the preprocessing; `labels.json` lists the labels in the order of
+the outputs. {calibrated} `report.html` shows the full evaluation, with images.
 
-## How it was made
+## Training
 
     {command}
 
-{seconds:,.0f} s on {machine}, PyTorch {torch}. All settings: `config.yaml`.{curves}
-What it says to each picture that it was judged on: `predictions.csv`.
+{seconds:,.0f} s on {machine}, PyTorch {torch}. `config.yaml` has all settings.{curves}
+`predictions.csv` has the prediction for every evaluated image.
 
-## What it should not be used for
+## Limitations
 
-Pictures unlike those it was judged on: {unknown} Decisions about people, health or safety without somebody who looks at
-the picture too. Its scores hold for pictures like those it was judged on, within the interval.
+Do not rely on it for images unlike those it was evaluated on: {unknown} Decisions about people, health or safety need
+a person who checks the image too. Its scores hold, within the interval, for images like those it was evaluated on.
 """
 
 
@@ -52,56 +52,56 @@ def model_card(
     facts: Mapping[str, Any],
     result: Mapping[str, Any],
     summaries: Mapping[str, Summary],
-    opened_by: Sequence[str],
+    loadable_by: Sequence[str],
     calibration: Calibration,
 ) -> str:
     """The README.md of a run."""
     opens = (
         'timm (`create_model("local-dir:RUN", pretrained=True)`) and transformers\n'
-        '(`AutoModelForImageClassification.from_pretrained("RUN")`) open this folder as it is.\n'
-        if len(opened_by) > 1
-        else "Neither timm nor transformers has this architecture; Vitrail opens it: `vitrail.load(RUN)`.\n"
+        '(`AutoModelForImageClassification.from_pretrained("RUN")`) load this folder as it is.\n'
+        if len(loadable_by) > 1
+        else "Neither timm nor transformers has this architecture; load it with `vitrail.load(RUN)`.\n"
     )
     calibrated = (
-        f"`calibration.json` says what outputs mean: divided by {calibration.temperature:.2f}, they are calibrated "
+        f"Divide the outputs by the temperature in `calibration.json`, {calibration.temperature:.2f}, for calibrated "
         "probabilities."
         if calibration.n
-        else "Its confidence is not calibrated, for want of pictures to learn that from."
+        else "Its confidence is not calibrated: there were no images to fit a calibration on."
     )
     unknown = (
-        f"it answers with one of its {facts['classes']} classes whatever it is shown."
+        f"it always answers with one of its {facts['classes']} classes."
         if calibration.limit is None
-        else f'it says "unknown" to much of that, and to about {calibration.false_alarms:.0%} of what it does know.'
+        else f'it flags many of them as "unknown", and about {calibration.false_alarms:.0%} of familiar images too.'
     )
     return TEMPLATE.format(
         **{**facts, "torch": facts["versions"]["torch"]},
         index=_index(facts, summaries),
         metric="mean average precision" if facts["multi_label"] else "accuracy",
-        scores="\n".join(_row(split, account) for split, account in summaries.items()),
+        scores="\n".join(_row(split, summary) for split, summary in summaries.items()),
         opens=opens,
         calibrated=calibrated,
         unknown=unknown,
-        curves=" Losses and scores by step: `metrics.jsonl`." if result["steps"] else "",
+        curves=" `metrics.jsonl` has losses and scores by step." if result["steps"] else "",
         seconds=result["seconds"],
         recipe=result["recipe"],
     )
 
 
-def _score(account: Summary) -> tuple[float, tuple[float, float]]:
-    if account.map is not None and account.map_interval is not None:
-        return account.map, account.map_interval
-    return account.top1, account.interval
+def _score(summary: Summary) -> tuple[float, tuple[float, float]]:
+    if summary.map is not None and summary.map_interval is not None:
+        return summary.map, summary.map_interval
+    return summary.top1, summary.interval
 
 
-def _row(split: str, account: Summary) -> str:
-    value, (low, high) = _score(account)
-    balanced = "-" if account.balanced is None else f"{account.balanced:.2%}"
-    error = f"{account.ece:.2%} ({account.uncalibrated_ece:.2%}, {account.ece_noise:.2%})"
-    return f"| {split} | {account.n:,} | {value:.2%} | {low:.2%} to {high:.2%} | {balanced} | {error} |"
+def _row(split: str, summary: Summary) -> str:
+    value, (low, high) = _score(summary)
+    balanced = "-" if summary.balanced is None else f"{summary.balanced:.2%}"
+    error = f"{summary.ece:.2%} ({summary.uncalibrated_ece:.2%}, {summary.ece_noise:.2%})"
+    return f"| {split} | {summary.n:,} | {value:.2%} | {low:.2%} to {high:.2%} | {balanced} | {error} |"
 
 
 def _index(facts: Mapping[str, Any], summaries: Mapping[str, Summary]) -> str:
-    """The scores as hubs list them."""
+    """The scores in the form that model hubs list."""
     if not summaries:
         return ""
     split = "test" if "test" in summaries else "val"
@@ -112,6 +112,6 @@ def _index(facts: Mapping[str, Any], summaries: Mapping[str, Summary]) -> str:
 - name: "{title}"
   results:
   - task: {{type: image-classification}}
-    dataset: {{type: own, name: own pictures, split: {split}}}
+    dataset: {{type: own, name: own images, split: {split}}}
     metrics: [{{type: {kind}, name: {name}, value: {value:.4f}}}]
 """

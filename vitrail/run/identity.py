@@ -1,4 +1,4 @@
-"""What a model is, for those who use it from outside: names, sizes, labels, a version that tells its files apart."""
+"""The public description of a model: name, version, sizes, labels and abilities."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from vitrail.run.artefact import WEIGHTS, is_run
 from vitrail.run.predictor import calibration_of, labels_of
 
 CARD = "README.md"
-DIGITS = 12
-LONGEST_CARD = 2**18
+VERSION_DIGITS = 12
+MAX_CARD_BYTES = 2**18
 
 
-def facts_of(model: Any, asked: str, weights: str | None) -> dict[str, Any]:
-    """The facts of an opened model; `asked` and `weights` are what it was opened by."""
+def describe_model(model: Any, path: str, weights: str | None) -> dict[str, Any]:
+    """Describe an opened model; `path` and `weights` are the arguments it was opened with."""
     calibration, labels = calibration_of(model), labels_of(model)
     exported = getattr(model, "file", None)
-    file = exported or (Path(asked) / WEIGHTS if is_run(asked) else Path(weights or asked))
-    able = [] if exported else plug.member("vitrail.inspection.explanation", "able_methods")(model)
+    file = exported or (Path(path) / WEIGHTS if is_run(path) else Path(weights or path))
+    methods = [] if exported else plug.import_from("vitrail.inspection.explanation", "available_methods")(model)
     return {
-        "name": getattr(model, "name", "") or Path(asked).name,
-        "version": version_of(file, model),
+        "name": getattr(model, "name", "") or Path(path).name,
+        "version": hash_model(file, model),
         "engine": getattr(model, "engine", "PyTorch fp32"),
         "input_size": list(model.preprocess.size),
         "num_classes": len(labels),
@@ -33,15 +33,13 @@ def facts_of(model: Any, asked: str, weights: str | None) -> dict[str, Any]:
         "multi_label": calibration.multi_label,
         "calibrated": calibration.n > 0,
         "knows_unknown": calibration.limit is not None,
-        "explains": able,
-        "card": _card(Path(asked)),
+        "explains": methods,
+        "card": _read_card(Path(path)),
     }
 
 
-def version_of(file: Path, model: Any) -> str:
-    """The first digits of the hash of a model's file, with the weights that engines keep beside it; of a model that
-    came from elsewhere, of its tensors.
-    """
+def hash_model(file: Path, model: Any) -> str:
+    """The first digits of the hash of a model's file and the weights beside it or, without a file, of its tensors."""
     digest = hashlib.sha256()
     beside = {".xml": (file.with_suffix(".bin"),), ".onnx": (file.with_name(f"{file.name}.data"),)}
     for each in (file, *beside.get(file.suffix, ())):
@@ -52,11 +50,11 @@ def version_of(file: Path, model: Any) -> str:
     if not file.is_file():
         for tensor in model.state_dict().values():
             digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-    return digest.hexdigest()[:DIGITS]
+    return digest.hexdigest()[:VERSION_DIGITS]
 
 
-def _card(folder: Path) -> str | None:
+def _read_card(folder: Path) -> str | None:
     card = folder / CARD
     if not card.is_file():
         return None
-    return card.read_bytes()[:LONGEST_CARD].decode("utf-8", "replace")
+    return card.read_bytes()[:MAX_CARD_BYTES].decode("utf-8", "replace")

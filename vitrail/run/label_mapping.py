@@ -1,4 +1,4 @@
-"""The classes of data as a model counts them."""
+"""Map the classes of a data set to the outputs of a model."""
 
 from __future__ import annotations
 
@@ -13,50 +13,48 @@ from vitrail.data.table import Source, Table
 from vitrail.errors import DataError
 from vitrail.run.predictor import calibration_of, labels_of
 
-SHOWN = 5  # classes that are named
+MAX_NAMED = 5  # classes in an error message
 
 
-def class_numbers(network: Any, source: Source, told: str) -> dict[str, int]:
-    """The number by which a model knows each class of the data; `told` is what the user calls the model."""
+def map_classes(network: Any, source: Source, model: str) -> dict[str, int]:
+    """The model's class index of each class name; `model` is what the user calls the model."""
     if isinstance(source, Table) and source.starts is not None and not calibration_of(network).multi_label:
         raise DataError(
-            "this model gives one label a picture.",
-            got="several labels a picture.",
-            hint="a model trained on such data.",
+            "this model predicts one label per image.", got="multi-label data.", hint="a model trained on such data."
         )
     labels = getattr(network, "labels", None)
     if not labels:
-        return bind(_present(source), network.spec.num_classes)
-    numbers = {label: number for number, label in enumerate(labels)}
-    strange = [name for name in _present(source) if name not in numbers]
-    if strange and tuple(labels) == tuple(each.name for each in imagenet_classes()):
-        return bind(_present(source), len(labels))  # ImageNet's classes go by numbers and synsets too
-    if strange:
+        return bind(_present_classes(source), network.spec.num_classes)
+    indices = {label: index for index, label in enumerate(labels)}
+    unknown = [name for name in _present_classes(source) if name not in indices]
+    if unknown and tuple(labels) == tuple(each.name for each in imagenet_classes()):
+        return bind(_present_classes(source), len(labels))  # ImageNet classes may go by index or synset too
+    if unknown:
         raise DataError(
-            f"the data has classes that {told} does not know.",
-            got=", ".join(map(repr, strange[:SHOWN]))
-            + (f" and {len(strange) - SHOWN} more." if strange[SHOWN:] else "."),
-            hint=f"the model's own: {', '.join(labels[:8])}{', ...' if len(labels) > 8 else ''}.",
+            f"the data has classes that {model} does not know.",
+            got=", ".join(map(repr, unknown[:MAX_NAMED]))
+            + (f" and {len(unknown) - MAX_NAMED} more." if unknown[MAX_NAMED:] else "."),
+            hint=f"the model's classes: {', '.join(labels[:8])}{', ...' if len(labels) > 8 else ''}.",
         )
-    return numbers
+    return indices
 
 
-def truth_of(network: Any, numbers: dict[str, int], source: Source, labels: Tensor) -> Tensor:
-    """The labels of the data as the model counts them; of a model of several, a yes or no for each."""
-    places = torch.tensor([numbers.get(name, -1) for name in source.classes])
+def map_labels(network: Any, indices: dict[str, int], source: Source, labels: Tensor) -> Tensor:
+    """The labels of the data as the model's class indices; for a multi-label model, as one 0 or 1 per class."""
+    targets = torch.tensor([indices.get(name, -1) for name in source.classes])
     if not calibration_of(network).multi_label:
-        return places[labels]
+        return targets[labels]
     truth = torch.zeros(len(labels), len(labels_of(network)))
     if labels.ndim == 1:
-        truth[torch.arange(len(labels)), places[labels]] = 1.0
+        truth[torch.arange(len(labels)), targets[labels]] = 1.0
     else:
-        known = places >= 0
-        truth[:, places[known]] = labels[:, known].float()
+        known = targets >= 0
+        truth[:, targets[known]] = labels[:, known].float()
     return truth
 
 
-def _present(source: Source) -> list[str]:
-    """The classes that the pictures have; of shards, all that are named."""
+def _present_classes(source: Source) -> list[str]:
+    """The classes that occur in the data; for shards, all that are named."""
     if isinstance(source, Table):
         return [source.classes[label] for label in np.unique(source.labels).tolist()]
     return list(source.classes)

@@ -1,4 +1,4 @@
-"""MODEL on the command line: a run, an exported model, a weight file, or a name of the catalogue with weights."""
+"""Open MODEL of the command line: a run, an exported model, a weight file, or a catalogue name with weights."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from vitrail import catalogue, matching
-from vitrail.engine.exported import exported_file, open_exported
+from vitrail.engine.exported import find_exported_file, open_exported
 from vitrail.errors import UnknownNameError, WeightsError
 from vitrail.run.artefact import WEIGHTS, is_run, load
 from vitrail.run.calibrate import Calibration, check_thresholds
-from vitrail.run.golden import NEAR, ROUNDED, replay
+from vitrail.run.golden import ROUNDED_TOLERANCE, TOLERANCE, replay
 from vitrail.weights.source import load_weights
 
 
 def open_model(model: str | Path, weights: str | Path | None = None) -> Any:
-    """A model in evaluation mode, with its `preprocess` and, if it is a run's, its `labels`."""
+    """Open a model in evaluation mode, with its `preprocess` and, if it was trained here, its `labels`."""
     if weights is None and is_run(model):
         return load(model)
-    if weights is None and (file := exported_file(model)) is not None:
+    if weights is None and (file := find_exported_file(model)) is not None:
         exported: Any = open_exported(file)
         calibration = Calibration.parse(exported.facts["calibration"])
         exported.calibration = check_thresholds(calibration, len(exported.labels), file)
@@ -32,23 +32,23 @@ def open_model(model: str | Path, weights: str | Path | None = None) -> Any:
     if weights is None:
         if not Path(model).is_dir():
             try:
-                catalogue.spec_named(str(model))  # an unknown name is told as such
+                catalogue.spec_named(str(model))  # raises a better error for an unknown name
             except UnknownNameError:
                 if os.sep not in str(model):
                     raise
-                raise WeightsError(f"there is nothing at {model}.", got="a path that leads nowhere.") from None
+                raise WeightsError(f"there is nothing at {model}.", got="a path that does not exist.") from None
         raise WeightsError(
-            f"{model} has no weights by itself.", got="no --weights.", hint="--weights FILE, or the directory of a run."
+            f"{model} comes without weights.", got="no --weights.", hint="--weights FILE, or the directory of a run."
         )
     return catalogue.create_model(str(model), weights=weights).eval()
 
 
 def open_verified(model: str | Path, weights: str | Path | None = None) -> Any:
-    """A model that is to be relied on: as `open_model`, and asked its goldens again, if it has any."""
+    """Open a model as `open_model` does, and replay its golden samples if it has any."""
     opened = open_model(model, weights)
     facts = getattr(opened, "facts", {"precision": "fp32"})
     exact = facts["precision"] == "fp32" and not facts.get("merge")
     folder = Path(getattr(opened, "file", None) or Path(model) / WEIGHTS).parent
     if weights is None and folder.is_dir():
-        replay(opened, folder, near=NEAR if exact else ROUNDED)
+        replay(opened, folder, tolerance=TOLERANCE if exact else ROUNDED_TOLERANCE)
     return opened

@@ -1,8 +1,8 @@
-"""The tensors of a checkpoint: whole in a file each, or in parts, each written by the process that holds it.
+"""The tensors of a checkpoint: one complete file per kind (model, ema, optimizer), or sharded, one file per process.
 
-Parts are written and read by torch.distributed.checkpoint, in its safetensors storage (its usual one keeps a pickle): a
-file a process, in which the tensors have names such as `model/norm.weight`, and whose header says where in the whole
-each part belongs. Any number of processes, one included, can read what any other number wrote.
+torch.distributed.checkpoint writes and reads the shards, with its safetensors storage (its default writes a pickle).
+Tensors have names such as `model/norm.weight`, and the header of each file says where in the full tensor its part
+belongs. Any number of processes, even one, can read what any other number wrote.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from torch import Tensor
 from vitrail.errors import RunError, brief
 
 TENSORS = ".safetensors"
-PARTS = f"shard-*{TENSORS}"  # the names that torch.distributed.checkpoint gives
+PARTS = f"shard-*{TENSORS}"  # as named by torch.distributed.checkpoint
 Kinds = Mapping[str, Mapping[str, Tensor]]
 Writer = Callable[[Path, Kinds], None]
 Place = Callable[[str, str, torch.Size, torch.dtype], Tensor]
-"""Room for a tensor, by its kind (model, ema, optimizer), name, shape and type: for all of it, or a process's part."""
+"""Allocates a tensor by its kind, name, shape and dtype: all of it, or this process's part."""
 
 
 def write_whole(folder: Path, tensors: Kinds) -> None:
-    """A file for each kind of tensors."""
+    """Write one file for each kind of tensors."""
     for kind, named in tensors.items():
         save_file({name: tensor.detach().contiguous() for name, tensor in named.items()}, folder / f"{kind}{TENSORS}")
 
 
 def write_parts(folder: Path, tensors: Kinds) -> None:
-    """Each process writes its parts of the tensors, of each kind; all processes must ask together."""
+    """Write this process's parts of the tensors; all processes must call this together."""
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save
@@ -45,14 +45,14 @@ def write_parts(folder: Path, tensors: Kinds) -> None:
         raise RunError(
             f"the parts of the checkpoint {folder} cannot be written.",
             got=f"{brief(cause)} (process {rank})",
-            hint="more room on the disk, then the same command again: it goes on from the checkpoint before.",
+            hint="freeing disk space, then the same command again: it resumes from the checkpoint before.",
         ) from None
 
 
 def read_parts(folder: Path, place: Place | None = None) -> dict[str, dict[str, Tensor]]:
-    """The tensors of each kind; where they lie in parts, into the room that `place` gives, by default for all of each.
+    """Read the tensors of each kind; parts are read into the tensors that `place` allocates, by default full ones.
 
-    Processes may ask alone: each reads what it has room for.
+    A process may call this alone: it reads only what it allocates.
     """
     if not any(folder.glob(PARTS)):
         return {file.stem: load_file(file) for file in sorted(folder.glob(f"*{TENSORS}"))}
@@ -68,7 +68,7 @@ def read_parts(folder: Path, place: Place | None = None) -> dict[str, dict[str, 
         flat[path] = torch.empty(size, dtype=dtype) if place is None else place(kind, name, size, dtype)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # each reads by itself
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # each process reads on its own
             load(flat, storage_reader=reader, no_dist=True)
     except CheckpointException as error:
         cause = next(iter(error.failures.values()))[0]

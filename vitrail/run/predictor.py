@@ -1,4 +1,4 @@
-"""A model with what its outputs mean: labels, calibrated confidence, and the verdict "unknown"."""
+"""From images to predictions: labels, calibrated confidence, and the verdict "unknown"."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from torch import Tensor
 from vitrail.data.labels import NUM_IMAGENET, imagenet_classes
 from vitrail.errors import WeightsError
 from vitrail.run.calibrate import Calibration
-from vitrail.run.predictions import BETWEEN
+from vitrail.run.predictions import SEPARATOR
 
 TOP = 5
 
 
 class Prediction(NamedTuple):
-    """What a model says to a picture."""
+    """The prediction for one image."""
 
     label: str
     confidence: float
     unknown: bool
-    """Whether the picture is unlike those that the model knows, so that its label means little."""
+    """Whether the image is unlike those the model knows, so that its label means little."""
     top: tuple[tuple[str, float], ...]
-    """The likeliest labels with their probabilities."""
+    """The most likely labels with their probabilities."""
     labels: tuple[str, ...]
-    """The label; of a model of several labels all that are given, perhaps none."""
+    """The label; for a multi-label model, all assigned labels, perhaps none."""
 
     @property
-    def words(self) -> str:
-        """The labels in one line, as predictions.csv has them."""
-        return BETWEEN.join(self.labels)
+    def label_text(self) -> str:
+        """The labels on one line, as in predictions.csv."""
+        return SEPARATOR.join(self.labels)
 
     def document(self) -> dict[str, Any]:
-        """The same as JSON has it."""
+        """The prediction as a JSON object."""
         return {
             "label": self.label,
             "labels": list(self.labels),
             "confidence": round(self.confidence, 6),
             "unknown": self.unknown,
-            "top": [{"label": label, "confidence": round(odds, 6)} for label, odds in self.top],
+            "top": [{"label": label, "confidence": round(probability, 6)} for label, probability in self.top],
         }
 
 
 class Predictor:
-    """What a model says, in words."""
+    """A model with its labels and its calibration."""
 
     def __init__(self, model: Any, *, top: int = TOP) -> None:
         self.model, self.labels = model, labels_of(model)
@@ -54,33 +54,32 @@ class Predictor:
 
     @torch.inference_mode()
     def __call__(self, images: Float[Tensor, "B C Y X"]) -> list[Prediction | None]:
-        """Look at prepared pictures."""
-        like = next(self.model.parameters(), None)  # an exported model has none that can be seen
-        return self.told(self.model(images if like is None else images.to(like)).float().cpu())
+        """Predict preprocessed images."""
+        like = next(self.model.parameters(), None)  # an exported model exposes no parameters
+        return self.interpret(self.model(images if like is None else images.to(like)).float().cpu())
 
-    def told(self, logits: Float[Tensor, "B K"]) -> list[Prediction | None]:
-        """What logits mean; nothing, where they are not finite."""
-        odds, unknown = self.calibration.probabilities(logits), self.calibration.unknown(logits)
-        sound = odds.isfinite().all(dim=1)
+    def interpret(self, logits: Float[Tensor, "B K"]) -> list[Prediction | None]:
+        """Turn logits into predictions; None where they are not finite."""
+        probabilities, unknown = self.calibration.probabilities(logits), self.calibration.unknown(logits)
+        finite = probabilities.isfinite().all(dim=1)
         return [
-            self._one(row, bool(verdict)) if bool(finite) else None
-            for row, verdict, finite in zip(odds, unknown, sound, strict=True)
+            self._predict_one(row, bool(verdict)) if bool(valid) else None
+            for row, verdict, valid in zip(probabilities, unknown, finite, strict=True)
         ]
 
-    def _one(self, odds: Float[Tensor, " K"], unknown: bool) -> Prediction:
-        values, numbers = odds.topk(self.top)
-        top = tuple(
-            (self.labels[number], value) for number, value in zip(numbers.tolist(), values.tolist(), strict=True)
-        )
-        given = (top[0][0],)
+    def _predict_one(self, probabilities: Float[Tensor, " K"], unknown: bool) -> Prediction:
+        values, indices = probabilities.topk(self.top)
+        top = tuple((self.labels[index], value) for index, value in zip(indices.tolist(), values.tolist(), strict=True))
+        assigned = (top[0][0],)
         if self.calibration.multi_label:
-            given = tuple(self.labels[place] for place in self.calibration.given(odds).nonzero()[:, 0].tolist())
-        return Prediction(*top[0], unknown, top, given)
+            chosen = self.calibration.assign_labels(probabilities).nonzero()[:, 0].tolist()
+            assigned = tuple(self.labels[index] for index in chosen)
+        return Prediction(*top[0], unknown, top, assigned)
 
 
 def require_classifier(model: Any) -> None:
-    """Refuse a model whose head has not been trained."""
-    head = getattr(model, "head", None)  # what was exported had one
+    """Reject a model whose head has not been trained."""
+    head = getattr(model, "head", None)  # exported models have been checked before
     if head is not None and not any(bool(parameter.any()) for parameter in head.parameters()):
         raise WeightsError(
             "these weights have no classifier.", got="a head of zeros, or none.", hint="fine-tuned weights, or a run."
@@ -88,7 +87,7 @@ def require_classifier(model: Any) -> None:
 
 
 def calibration_of(model: Any) -> Calibration:
-    """What was learned of a model's outputs; nothing, of one that is no run's."""
+    """The calibration of a model; the identity for weights that do not come from a run."""
     return getattr(model, "calibration", Calibration())
 
 

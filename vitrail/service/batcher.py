@@ -1,7 +1,7 @@
-"""Dynamic batching: whatever waits when the worker is free is looked at together.
+"""Dynamic batching: all images that wait when the worker becomes free form one batch.
 
-At low load a picture never waits for company. Under load batches grow by themselves, up to a number that is learned:
-as many pictures as the worker manages within the latency target.
+At low load an image never waits for others. Under load, batches grow up to an adaptive limit: as many images as the
+worker processes within the latency target.
 """
 
 from __future__ import annotations
@@ -13,147 +13,151 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-from vitrail.service.limits import QUEUE, Refusal, too_busy
-from vitrail.service.worker_process import CrashedError
+from vitrail.service.limits import MAX_QUEUED_IMAGES, ApiError, internal_error, too_busy
+from vitrail.service.worker_process import WorkerCrashedError
 
 logger = logging.getLogger("vitrail.service")
-Answer = dict[str, Any]
-Look = Callable[[Sequence[bytes], int], Awaitable[list[Answer]]]
-LINGER = 0.05  # of the time of the last batch, for those that it answered to come back
-SMALLEST, LARGEST = 1, 32
-DEADLY = {"error": {"code": "bad_image", "message": "this picture ends the decoder.", "hint": "saving it anew."}}
+Prediction = dict[str, Any]
+PredictBatch = Callable[[Sequence[bytes], int], Awaitable[list[Prediction]]]
+LINGER = 0.05  # fraction of the last batch's time to wait for its clients to send again
+MIN_BATCH, MAX_BATCH = 1, 32
+CRASHED = {
+    "error": {"code": "bad_image", "message": "this image crashes the decoder.", "hint": "re-saving it as JPEG or PNG."}
+}
 
 
-class Waiting(NamedTuple):
-    """A picture in the queue, and who waits for its answer until when."""
+class QueuedImage(NamedTuple):
+    """An image in the queue, the future for its prediction, and its deadline."""
 
     content: bytes
     top: int
-    answer: asyncio.Future[Answer]
-    until: float
+    prediction: asyncio.Future[Prediction]
+    deadline: float
 
 
 class Batcher:
-    """A bounded queue before one worker."""
+    """A bounded queue in front of one worker."""
 
-    def __init__(self, look: Look, *, latency: float, told: Callable[[int, float], None] = lambda *_: None) -> None:
-        self.look, self.latency, self.told = look, latency, told
+    def __init__(
+        self, predict: PredictBatch, *, latency: float, on_batch: Callable[[int, float], None] = lambda *_: None
+    ) -> None:
+        self.predict, self.latency, self.on_batch = predict, latency, on_batch
         self.limit = 8
-        """The most pictures a batch, which adapts."""
-        self._queue: deque[Waiting] = deque()
-        self._filled = asyncio.Event()
-        self._last = (0, 0.0)
+        """The current maximum batch size."""
+        self._queue: deque[QueuedImage] = deque()
+        self._not_empty = asyncio.Event()
+        self._last_batch = (0, 0.0)
 
     @property
     def num_waiting(self) -> int:
-        """Pictures in the queue."""
+        """The number of images in the queue."""
         return len(self._queue)
 
-    def expect(self, seconds: float) -> None:
-        """What one picture takes: the first batches are of as many as are likely to be done in time."""
-        self.limit = min(LARGEST, max(SMALLEST, int(self.latency / max(seconds, 1e-3))))
+    def set_initial_limit(self, seconds_per_image: float) -> None:
+        """Size the first batches so that they probably meet the latency target."""
+        self.limit = min(MAX_BATCH, max(MIN_BATCH, int(self.latency / max(seconds_per_image, 1e-3))))
 
-    def put(self, contents: Sequence[bytes], top: int, until: float) -> list[asyncio.Future[Answer]]:
-        """Queue the pictures of a request, all or none."""
-        if len(self._queue) + len(contents) > QUEUE:
+    def put(self, contents: Sequence[bytes], top: int, deadline: float) -> list[asyncio.Future[Prediction]]:
+        """Queue all images of a request, or none of them."""
+        if len(self._queue) + len(contents) > MAX_QUEUED_IMAGES:
             raise too_busy()
         loop = asyncio.get_running_loop()
-        waiting = [Waiting(content, top, loop.create_future(), until) for content in contents]
-        self._queue.extend(waiting)
-        self._filled.set()
-        return [each.answer for each in waiting]
+        images = [QueuedImage(content, top, loop.create_future(), deadline) for content in contents]
+        self._queue.extend(images)
+        self._not_empty.set()
+        return [image.prediction for image in images]
 
     async def run(self) -> None:
-        """Look at what waits, for ever."""
+        """Process batches forever."""
         while True:
-            await self._filled.wait()
-            await self._gather()
-            batch = self._taken()
+            await self._not_empty.wait()
+            await self._linger()
+            batch = self._next_batch()
             if not batch:
                 continue
             started = time.monotonic()
-            await self._answer(batch)
-            self._learn(len(batch), time.monotonic() - started)
+            await self._process(batch)
+            self._adapt_limit(len(batch), time.monotonic() - started)
 
-    async def _gather(self) -> None:
-        """Where batches have been of several, wait a moment for those whose answers were just sent."""
-        num, seconds = self._last
+    async def _linger(self) -> None:
+        """If the last batch had more than one image, wait briefly for its clients to send their next ones."""
+        num, seconds = self._last_batch
         if num > 1 and len(self._queue) < min(num, self.limit):
             await asyncio.sleep(LINGER * seconds)
 
-    def _taken(self) -> list[Waiting]:
-        batch: list[Waiting] = []
+    def _next_batch(self) -> list[QueuedImage]:
+        batch: list[QueuedImage] = []
         now = time.monotonic()
         while self._queue and len(batch) < self.limit:
-            each = self._queue.popleft()
-            if each.answer.done():  # its client has left
+            image = self._queue.popleft()
+            if image.prediction.done():  # its client has disconnected
                 continue
-            if each.until < now:
-                each.answer.set_exception(_late())
+            if image.deadline < now:
+                image.prediction.set_exception(_deadline_error())
                 continue
-            batch.append(each)
+            batch.append(image)
         if not self._queue:
-            self._filled.clear()
+            self._not_empty.clear()
         return batch
 
-    async def _answer(self, batch: Sequence[Waiting]) -> None:
+    async def _process(self, batch: Sequence[QueuedImage]) -> None:
         try:
-            answers = await self.look([each.content for each in batch], max(each.top for each in batch))
-        except CrashedError:
-            # One of them did it, or none: each for itself, so that the others get their answers.
-            for each in batch:
-                await self._alone(each)
+            predictions = await self.predict([image.content for image in batch], max(image.top for image in batch))
+        except WorkerCrashedError:
+            # At most one image is to blame: retry each alone, so that the others get their predictions.
+            for image in batch:
+                await self._process_alone(image)
             return
-        except Refusal as refusal:
-            _refuse(batch, refusal)
+        except ApiError as error:
+            _fail(batch, error)
             return
         except Exception:
-            logger.exception("fault of a batch")
-            _refuse(batch, Refusal("internal", "a fault of the service."))
+            logger.exception("batch failed")
+            _fail(batch, internal_error())
             return
-        for each, answer in zip(batch, answers, strict=True):
-            if not each.answer.done():
-                each.answer.set_result(_shortened(answer, each.top))
+        for image, prediction in zip(batch, predictions, strict=True):
+            if not image.prediction.done():
+                image.prediction.set_result(_truncate_top(prediction, image.top))
 
-    async def _alone(self, each: Waiting) -> None:
-        """One picture again, as soon as there is a worker for it."""
-        while not each.answer.done():
-            if each.until < time.monotonic():
-                each.answer.set_exception(_late())
+    async def _process_alone(self, image: QueuedImage) -> None:
+        """Retry one image as soon as a worker is ready."""
+        while not image.prediction.done():
+            if image.deadline < time.monotonic():
+                image.prediction.set_exception(_deadline_error())
                 return
             try:
-                answers = await self.look([each.content], each.top)
-            except Refusal:
+                predictions = await self.predict([image.content], image.top)
+            except ApiError:
                 await asyncio.sleep(0.1)
                 continue
-            except CrashedError:
-                answers = [DEADLY]
+            except WorkerCrashedError:
+                predictions = [CRASHED]
             except Exception:
-                logger.exception("fault of a picture")
-                _refuse([each], Refusal("internal", "a fault of the service."))
+                logger.exception("image failed")
+                _fail([image], internal_error())
                 return
-            if not each.answer.done():
-                each.answer.set_result(_shortened(answers[0], each.top))
+            if not image.prediction.done():
+                image.prediction.set_result(_truncate_top(predictions[0], image.top))
 
-    def _learn(self, num: int, seconds: float) -> None:
-        """A larger batch next time if this one was full and quick enough, a smaller one if it was slow."""
-        self._last = (num, seconds)
-        self.told(num, seconds)
+    def _adapt_limit(self, num: int, seconds: float) -> None:
+        """Raise the limit after a full batch within the latency target, lower it after a slow one."""
+        self._last_batch = (num, seconds)
+        self.on_batch(num, seconds)
         if seconds > self.latency:
-            self.limit = max(SMALLEST, min(self.limit, int(num * self.latency / seconds) or SMALLEST))
+            self.limit = max(MIN_BATCH, min(self.limit, int(num * self.latency / seconds) or MIN_BATCH))
         elif num == self.limit:
-            self.limit = min(LARGEST, self.limit + 1)
+            self.limit = min(MAX_BATCH, self.limit + 1)
 
 
-def _refuse(batch: Sequence[Waiting], refusal: Refusal) -> None:
-    for each in batch:
-        if not each.answer.done():
-            each.answer.set_exception(refusal)
+def _fail(batch: Sequence[QueuedImage], error: ApiError) -> None:
+    for image in batch:
+        if not image.prediction.done():
+            image.prediction.set_exception(error)
 
 
-def _late() -> Refusal:
-    return Refusal("deadline", "there was no answer in time.", "the same request a little later.", retry_after=1)
+def _deadline_error() -> ApiError:
+    return ApiError("deadline", "the request timed out.", "again in a moment.", retry_after=1)
 
 
-def _shortened(answer: Answer, top: int) -> Answer:
-    return {**answer, "top": answer["top"][:top]} if "top" in answer else answer
+def _truncate_top(prediction: Prediction, top: int) -> Prediction:
+    return {**prediction, "top": prediction["top"][:top]} if "top" in prediction else prediction

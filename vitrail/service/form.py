@@ -1,7 +1,7 @@
-"""The pictures of a multipart form.
+"""The files of a multipart form.
 
-By hand, for the body is bounded and here as a whole: looking for boundaries takes no time. Starlette's parser goes
-through the headers of parts byte by byte in Python, seconds for a hostile form, and writes pictures to the disk.
+Parsed here because the body is bounded and already in memory, so searching for boundaries is fast. Starlette's parser
+reads the headers of parts byte by byte in Python, which takes seconds for a hostile form, and writes files to disk.
 """
 
 from __future__ import annotations
@@ -10,60 +10,60 @@ from collections.abc import Iterator
 
 from python_multipart.multipart import parse_options_header
 
-from vitrail.service.limits import IMAGES, Refusal
+from vitrail.service.limits import MAX_IMAGES, ApiError
 
-Named = tuple[str | None, bytes]
-LONGEST_BOUNDARY = 70
-LONGEST_HEAD = 8192  # bytes of a part's headers
-MOST_PARTS = 2 * IMAGES  # fields that are no files may stand among them, and are not looked at
-HINT = "curl -F image=@picture.jpg."
+NamedFile = tuple[str | None, bytes]
+MAX_BOUNDARY_BYTES = 70
+MAX_PART_HEADER_BYTES = 8192
+MAX_PARTS = 2 * MAX_IMAGES  # leaves room for fields that are not files; they are ignored
+HINT = "curl -F image=@image.jpg."
 
 
-def files_of(content: bytes, content_type: str) -> list[Named]:
-    """The files of a form with the names that they are said to have."""
+def parse_files(content: bytes, content_type: str) -> list[NamedFile]:
+    """The files of a form, with the names that the client gave them."""
     boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
-    if not 0 < len(boundary) <= LONGEST_BOUNDARY:
-        raise Refusal("bad_request", "the form has no boundary.", HINT)
-    found: list[Named] = []
-    for num, (head, body) in enumerate(_parts(content, boundary), 1):
-        options = _disposition(head)
+    if not 0 < len(boundary) <= MAX_BOUNDARY_BYTES:
+        raise ApiError("bad_request", "the form has no valid boundary.", HINT)
+    files: list[NamedFile] = []
+    for num, (head, body) in enumerate(_iter_parts(content, boundary), 1):
+        options = _parse_disposition(head)
         if b"filename" in options:
-            found.append((options[b"filename"].decode("utf-8", "replace"), body))
-        if len(found) > IMAGES or num > MOST_PARTS:
-            raise Refusal("too_many_images", f"a request holds at most {IMAGES} pictures.", "several requests.")
-    if not found:
-        raise Refusal("bad_request", "there is no file in the form.", HINT)
-    return found
+            files.append((options[b"filename"].decode("utf-8", "replace"), body))
+        if len(files) > MAX_IMAGES or num > MAX_PARTS:
+            raise ApiError("too_many_images", f"a request may hold at most {MAX_IMAGES} images.", "multiple requests.")
+    if not files:
+        raise ApiError("bad_request", "the form contains no file.", HINT)
+    return files
 
 
-def _parts(content: bytes, boundary: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _iter_parts(content: bytes, boundary: bytes) -> Iterator[tuple[bytes, bytes]]:
     line = b"\r\n--" + boundary
-    start = len(line) - 2 if content.startswith(line[2:]) else _after(content, line, 0)
+    start = len(line) - 2 if content.startswith(line[2:]) else _find_after(content, line, 0)
     while not content.startswith(b"--", start):
         # The rest of the boundary's line is blank; a part without headers begins with its blank line.
-        head = content.find(b"\r\n", start, start + LONGEST_HEAD)
-        end = content.find(b"\r\n\r\n", head, head + LONGEST_HEAD)
+        head = content.find(b"\r\n", start, start + MAX_PART_HEADER_BYTES)
+        end = content.find(b"\r\n\r\n", head, head + MAX_PART_HEADER_BYTES)
         if head < 0 or end < 0 or content[start:head].strip(b" \t"):
-            raise _unreadable()
-        after = _after(content, line, end + 2)
+            raise _malformed()
+        after = _find_after(content, line, end + 2)
         yield content[head + 2 : end], content[end + 4 : after - len(line)]
         start = after
 
 
-def _after(content: bytes, line: bytes, start: int) -> int:
+def _find_after(content: bytes, line: bytes, start: int) -> int:
     found = content.find(line, start)
     if found < 0:
-        raise _unreadable()
+        raise _malformed()
     return found + len(line)
 
 
-def _disposition(head: bytes) -> dict[bytes, bytes]:
+def _parse_disposition(head: bytes) -> dict[bytes, bytes]:
     for line in head.split(b"\r\n"):
         name, _, value = line.partition(b":")
         if name.strip().lower() == b"content-disposition":
             return parse_options_header(value)[1]
-    raise _unreadable()
+    raise _malformed()
 
 
-def _unreadable() -> Refusal:
-    return Refusal("bad_request", "the form cannot be read.", HINT)
+def _malformed() -> ApiError:
+    return ApiError("bad_request", "the form is malformed.", HINT)

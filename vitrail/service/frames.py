@@ -1,4 +1,4 @@
-"""What the service and its worker send each other: a line of JSON and some bytes, never anything that is unpickled."""
+"""Messages between the service and its worker: a JSON document and byte strings; nothing is pickled."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ HEAD = struct.Struct("!I")
 Frame = tuple[dict[str, Any], list[bytes]]
 
 
-def packed(document: dict[str, Any], contents: Sequence[bytes] = ()) -> list[bytes]:
-    """A document and the bytes that go with it, as what is written one after the other."""
+def pack_frame(document: dict[str, Any], contents: Sequence[bytes] = ()) -> list[bytes]:
+    """The chunks to write for a document and its byte strings."""
     text = json.dumps({**document, "lengths": [len(content) for content in contents]}).encode()
     return [HEAD.pack(len(text)), text, *contents]
 
 
 def read_frame(file: BinaryIO) -> Frame | None:
-    """The next one; None where nobody will send any more."""
+    """Read the next frame; None at the end of the file."""
     head = file.read(HEAD.size)
     if len(head) < HEAD.size:
         return None
@@ -28,13 +28,13 @@ def read_frame(file: BinaryIO) -> Frame | None:
 
 
 async def receive_frame(reader: StreamReader) -> Frame:
-    """The next one, without waiting for it in the way of others."""
+    """Read the next frame without blocking the event loop."""
     (length,) = HEAD.unpack(await reader.readexactly(HEAD.size))
     document = json.loads(await reader.readexactly(length))
     return document, [await reader.readexactly(length) for length in document.pop("lengths")]
 
 
 async def send_frame(writer: StreamWriter, document: dict[str, Any], contents: Sequence[bytes] = ()) -> None:
-    """Send one."""
-    writer.writelines(packed(document, contents))
+    """Write a frame and wait until it is flushed."""
+    writer.writelines(pack_frame(document, contents))
     await writer.drain()

@@ -1,20 +1,17 @@
-"""What a stranger may ask of the service, and how it says no: a status, a code for programs, words for people."""
+"""The limits of the service, and its errors: an HTTP status, a code for programs, a message for people."""
 
 from __future__ import annotations
 
-from vitrail.data.decode import MAX_PIXELS, MAX_SIDE
-
-BODY = 10 * 2**20  # bytes, counted as they are received
-IMAGES = 16  # of one request
-RECEIVE_SECONDS = 10.0  # for a whole request to arrive
-REQUEST_SECONDS = 30.0  # for an answer
-QUEUE = 64  # pictures that wait
-HEADERS = 2**16  # bytes before the body
-RECEIVING = 256  # requests whose bodies are on their way at the same time
-HELD = 256 * 2**20  # bytes of all bodies that have come and are not answered
-LINES = 1024  # connections
-EXPLAINING = 8  # pictures that wait to be explained
-PIXELS, SIDE = MAX_PIXELS, MAX_SIDE
+MAX_BODY_BYTES = 10 * 2**20  # counted as they are received
+MAX_IMAGES = 16  # per request
+MAX_HEADER_BYTES = 2**16
+MAX_CONNECTIONS = 1024
+MAX_RECEIVING = 256  # requests whose bodies are being received at the same time
+MAX_BUFFERED_BYTES = 256 * 2**20  # all bodies of unanswered requests together
+MAX_QUEUED_IMAGES = 64
+MAX_QUEUED_EXPLANATIONS = 8
+RECEIVE_TIMEOUT = 10.0  # seconds for a whole request to arrive
+REQUEST_TIMEOUT = 30.0  # seconds for a response
 
 STATUS = {
     "bad_request": 400,
@@ -39,8 +36,8 @@ STATUS = {
 }
 
 
-class Refusal(Exception):  # noqa: N818 - it is an answer, not a fault
-    """A request that gets no answer but this one."""
+class ApiError(Exception):
+    """An error response. The hint completes a sentence that starts with "Try"."""
 
     def __init__(self, code: str, message: str, hint: str | None = None, *, retry_after: int | None = None) -> None:
         super().__init__(message)
@@ -52,15 +49,20 @@ class Refusal(Exception):  # noqa: N818 - it is an answer, not a fault
         return STATUS[self.code]
 
     def document(self, request_id: str) -> dict[str, object]:
-        """What the client reads."""
+        """The JSON body."""
         return {"error": {"code": self.code, "message": self.message, "hint": self.hint}, "request_id": request_id}
 
 
-def too_busy() -> Refusal:
-    """There is no more room in the queue."""
-    return Refusal("too_busy", "all places in the queue are taken.", "the same request a little later.", retry_after=1)
+def too_busy() -> ApiError:
+    """The error for a full queue."""
+    return ApiError("too_busy", "the queue is full.", "again in a moment.", retry_after=1)
 
 
-def too_large() -> Refusal:
-    """A body past the limit."""
-    return Refusal("too_large", f"the body is larger than {BODY:,} bytes.", "smaller or fewer pictures.")
+def too_large() -> ApiError:
+    """The error for a body over the limit."""
+    return ApiError("too_large", f"the body exceeds {MAX_BODY_BYTES:,} bytes.", "smaller or fewer images.")
+
+
+def internal_error() -> ApiError:
+    """The error for a bug in the service."""
+    return ApiError("internal", "the service failed internally.", "reporting it with the request_id.")

@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line on standard error; no pictures, no tokens, no names of files in it."""
+"""Structured logs: one JSON object per line on standard error, without images, tokens or file names."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 from datetime import UTC, datetime
 
 
-class Line(logging.Formatter):
-    """A record as a line of JSON."""
+class JsonFormatter(logging.Formatter):
+    """Format a record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The time, how grave it is, what happened, and its facts."""
+        """The time, level, event and facts of a record."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         facts = getattr(record, "facts", {})
         document = {"time": time, "level": record.levelname.lower(), "event": record.getMessage(), **facts}
@@ -21,12 +21,12 @@ class Line(logging.Formatter):
         return json.dumps(document, default=str)
 
 
-def set_up(*, quiet: bool) -> None:
-    """Send what the service and its server say to standard error; quietly, only what went wrong."""
+def configure_logging(*, quiet: bool) -> None:
+    """Log the service and uvicorn to standard error; if quiet, warnings and errors only."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Line())
-    usual = logging.WARNING if quiet else logging.INFO
-    for name, level in (("vitrail.service", usual), ("uvicorn", logging.ERROR), ("asyncio", logging.ERROR)):
+    handler.setFormatter(JsonFormatter())
+    service_level = logging.WARNING if quiet else logging.INFO
+    for name, level in (("vitrail.service", service_level), ("uvicorn", logging.ERROR), ("asyncio", logging.ERROR)):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(level)

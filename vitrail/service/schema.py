@@ -1,20 +1,22 @@
-"""The words of the OpenAPI document: bodies, answers, and an example of each."""
+"""The OpenAPI document: request bodies, responses and examples."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from vitrail.service.limits import BODY, IMAGES, PIXELS, SIDE
+from vitrail.data.decode import MAX_PIXELS, MAX_SIDE
+from vitrail.service.limits import MAX_BODY_BYTES, MAX_IMAGES
 
-ABOUT = (
-    "A Vision Transformer behind HTTP: labels with calibrated confidence, or unknown, and where the model looks. "
-    f"Pictures are JPEG, PNG, WebP, BMP, GIF (first frame) or TIFF, told by content. Up to {BODY:,} bytes a request."
+DESCRIPTION = (
+    "A Vision Transformer over HTTP: labels with calibrated confidence, detection of unknown images, and explanations. "
+    "Accepts JPEG, PNG, WebP, BMP, GIF (first frame) and TIFF, detected by content. "
+    f"At most {MAX_BODY_BYTES:,} bytes per request."
 )
-LIMITS = {"bytes": BODY, "images": IMAGES, "pixels": PIXELS, "side": SIDE}
-MOST_WORDS = 1000  # of a list of classes, beyond which /v1/model has them alone
+LIMITS = {"bytes": MAX_BODY_BYTES, "images": MAX_IMAGES, "pixels": MAX_PIXELS, "side": MAX_SIDE}
+MAX_ENUM_LABELS = 1000  # beyond this only /v1/model lists the classes
 BINARY = {"type": "string", "format": "binary"}
 RAW = {"application/octet-stream": {"schema": BINARY}, "image/*": {"schema": BINARY}}
-NUMBER = {"type": "number", "minimum": 0, "maximum": 1}
+PROBABILITY = {"type": "number", "minimum": 0, "maximum": 1}
 TEXT = {"type": "string"}
 
 
@@ -35,37 +37,39 @@ def _json(text: str, schema: dict[str, Any], example: Any = None) -> dict[str, A
     return {"description": text, "content": {"application/json": content | ({"example": example} if example else {})}}
 
 
-IMAGES_BODY = {"requestBody": {"required": True, "content": {**RAW, **_form(minItems=1, maxItems=IMAGES)}}}
+IMAGES_BODY = {"requestBody": {"required": True, "content": {**RAW, **_form(minItems=1, maxItems=MAX_IMAGES)}}}
 IMAGE_BODY = {"requestBody": {"required": True, "content": {**RAW, **_form(minItems=1, maxItems=1)}}}
 ERROR = _object(
     error=_object(code=TEXT, message=TEXT, hint={"type": ["string", "null"]}),
     request_id=TEXT,
 )
 BAD_IMAGE = {
-    "error": {"code": "bad_image", "message": "the picture is cut short. Got 1,024 bytes.", "hint": None},
+    "error": {"code": "bad_image", "message": "the image is truncated. Got 1,024 bytes.", "hint": None},
     "request_id": "9f1c2ab34d5e6f70",
 }
-ERRORS: dict[int | str, dict[str, Any]] = {
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     status: _json(text, ERROR, BAD_IMAGE if status == 422 else None)
     for status, text in {
-        400: "The request is no form, or holds no picture.",
+        400: "The request is malformed or contains no image.",
         401: "The token is missing or wrong.",
-        403: "A page of another site asked.",
+        403: "The request came from a page of another site.",
         408: "The request did not arrive in time.",
-        413: "Too many bytes or pictures.",
+        413: "Too many bytes or images.",
         415: "The body is compressed.",
-        421: "A foreign Host.",
-        422: "No picture could be read, or a parameter is wrong.",
-        429: "The queue is full; Retry-After says when to come back.",
-        503: "The service starts, stops, or had no answer in time.",
+        421: "The Host is not allowed.",
+        422: "No image could be read, or a parameter is invalid.",
+        429: "The queue is full; Retry-After says when to try again.",
+        503: "The service is starting, shutting down, or timed out.",
     }.items()
 }
-CALLED = _object(label=TEXT, confidence=NUMBER)
-TOLD = _object(label=TEXT, labels=_list(TEXT), confidence=NUMBER, unknown={"type": "boolean"}, top=_list(CALLED))
-REFUSED = _object(error=ERROR["properties"]["error"])
+SCORED_LABEL = _object(label=TEXT, confidence=PROBABILITY)
+RESULT = _object(
+    label=TEXT, labels=_list(TEXT), confidence=PROBABILITY, unknown={"type": "boolean"}, top=_list(SCORED_LABEL)
+)
+FAILURE = _object(error=ERROR["properties"]["error"])
 NAME = {"name": {"type": ["string", "null"]}}
-PREDICTION = {"type": "object", "required": ["name"], "properties": NAME, "anyOf": [TOLD, REFUSED]}
-CORGI = {
+PREDICTION = {"type": "object", "required": ["name"], "properties": NAME, "anyOf": [RESULT, FAILURE]}
+EXAMPLE_PREDICTION = {
     "name": "dog.jpg",
     "label": "Pembroke Welsh Corgi",
     "labels": ["Pembroke Welsh Corgi"],
@@ -76,46 +80,46 @@ CORGI = {
         {"label": "Cardigan Welsh Corgi", "confidence": 0.05},
     ],
 }
-WHOSE = {"name": "deit_tiny_patch16_224", "version": "3f9a1c0b2d4e"}
-PREDICTED: dict[int | str, dict[str, Any]] = {
+EXAMPLE_MODEL = {"name": "deit_tiny_patch16_224", "version": "3f9a1c0b2d4e"}
+PREDICT_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: _json(
-        "What the model says to each picture, in the order of the request.",
+        "A prediction for each image, in the order of the request.",
         _object(model=_object(name=TEXT, version=TEXT), predictions=_list(PREDICTION, minItems=1), request_id=TEXT),
-        {"model": WHOSE, "predictions": [CORGI], "request_id": "9f1c2ab34d5e6f70"},
+        {"model": EXAMPLE_MODEL, "predictions": [EXAMPLE_PREDICTION], "request_id": "9f1c2ab34d5e6f70"},
     ),
-    **ERRORS,
+    **ERROR_RESPONSES,
 }
-EXPLAINED: dict[int | str, dict[str, Any]] = {
+EXPLAIN_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "A map over the grid of patches; `window` is the part of the picture that the model sees.",
+        "description": "A map over the grid of patches; `window` is the part of the image that the model sees.",
         "content": {"application/json": {"schema": {"type": "object"}}, "image/png": {"schema": BINARY}},
     },
-    **ERRORS,
+    **ERROR_RESPONSES,
 }
 COUNT = {"type": "integer", "minimum": 1}
-MODEL: dict[int | str, dict[str, Any]] = {
+MODEL_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: _json(
         "The model.",
         _object(name=TEXT, version=TEXT, engine=TEXT, num_classes=COUNT, labels=_list(TEXT), explains=_list(TEXT)),
     ),
-    401: ERRORS[401],
+    401: ERROR_RESPONSES[401],
 }
-ALIVE: dict[int | str, dict[str, Any]] = {200: _json("Alive.", _object(status=TEXT), {"status": "alive"})}
-READY: dict[int | str, dict[str, Any]] = {
+LIVEZ_RESPONSES: dict[int | str, dict[str, Any]] = {200: _json("Alive.", _object(status=TEXT), {"status": "alive"})}
+READYZ_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: _json("Ready.", _object(status=TEXT), {"status": "ready"}),
-    503: ERRORS[503],
+    503: ERROR_RESPONSES[503],
 }
-METRICS: dict[int | str, dict[str, Any]] = {
-    200: {"description": "Counters.", "content": {"text/plain": {"schema": TEXT}}},
-    401: ERRORS[401],
+METRICS_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {"description": "Metrics.", "content": {"text/plain": {"schema": TEXT}}},
+    401: ERROR_RESPONSES[401],
 }
 
 
-def complete(document: dict[str, Any], facts: dict[str, Any]) -> None:
-    """What depends on the model that is served: the methods and the classes that it can be asked about."""
+def add_model_choices(document: dict[str, Any], facts: dict[str, Any]) -> None:
+    """Fill in what depends on the served model: the methods and classes that it can explain."""
     number = {"type": "integer", "minimum": 0, "maximum": facts["num_classes"] - 1}
-    label = {"type": "string", "enum": facts["labels"]} if facts["num_classes"] <= MOST_WORDS else TEXT
-    known = {"method": {"type": "string", "enum": facts["explains"]}, "class": {"anyOf": [label, number]}}
+    label = {"type": "string", "enum": facts["labels"]} if facts["num_classes"] <= MAX_ENUM_LABELS else TEXT
+    choices = {"method": {"type": "string", "enum": facts["explains"]}, "class": {"anyOf": [label, number]}}
     for parameter in document["paths"]["/v1/explain"]["post"]["parameters"]:
-        if parameter["name"] in known and facts["explains"]:
-            parameter["schema"] = known[parameter["name"]]
+        if parameter["name"] in choices and facts["explains"]:
+            parameter["schema"] = choices[parameter["name"]]

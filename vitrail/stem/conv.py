@@ -1,8 +1,8 @@
-"""A stem of small convolutions, which gives a Vision Transformer the sense of nearness that small data cannot teach.
+"""A convolutional stem, for data sets too small to learn locality from.
 
-After "Early Convolutions Help Transformers See Better" (Xiao et al., arXiv 2106.14881): 3 x 3 convolutions instead of
-the patch; here with pre-activation residual units (arXiv 1603.05027) at each resolution, and group norms, which count
-each picture for itself, so that any number of processes computes the same.
+After "Early Convolutions Help Transformers See Better" (Xiao et al., arXiv 2106.14881): 3 x 3 convolutions replace
+the patch embedding. Here each resolution has pre-activation residual units (arXiv 1603.05027) and group norms, which
+normalise each image separately, so the result does not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from vitrail.errors import SpecError
 from vitrail.nn.conv import conv_flops
 from vitrail.tokens import Layout, Tokens, cut
 
-GROUP = 16  # channels
+GROUP_CHANNELS = 16
 
 
 class Spec(spec.Spec):
-    """Channels, stride and number of residual units for each convolution."""
+    """Channels, stride and number of residual units of each convolution."""
 
     name: Literal["conv"] = "conv"
     channels: Annotated[tuple[PositiveInt, ...], Field(min_length=1, max_length=6)] = (32, 64, 128)
@@ -31,27 +31,27 @@ class Spec(spec.Spec):
     units: tuple[NonNegativeInt, ...] = (0, 1, 1)
 
     @model_validator(mode="after")
-    def _agree(self) -> Self:
+    def _check_lengths(self) -> Self:
         if not len(self.channels) == len(self.strides) == len(self.units):
             raise SpecError(
-                "channels, strides and units of a stem have one entry for each convolution.",
-                got=f"{len(self.channels)}, {len(self.strides)} and {len(self.units)} of them.",
+                "a stem's channels, strides and units need one entry per convolution.",
+                got=f"{len(self.channels)}, {len(self.strides)} and {len(self.units)} entries.",
             )
         return self
 
     @property
     def cell(self) -> tuple[int, ...]:
-        """How much of the input one token covers."""
+        """The part of the input that one token covers."""
         return (math.prod(self.strides),) * 2
 
 
 def norm(channels: int) -> nn.GroupNorm:
-    """Groups of about sixteen channels."""
-    groups = max(1, channels // GROUP)
+    """Build a group norm with about sixteen channels per group."""
+    groups = max(1, channels // GROUP_CHANNELS)
     return nn.GroupNorm(groups if channels % groups == 0 else 1, channels)
 
 
-class Unit(nn.Module):
+class ResidualUnit(nn.Module):
     """x + conv(relu(norm(x)))."""
 
     def __init__(self, channels: int) -> None:
@@ -63,32 +63,32 @@ class Unit(nn.Module):
         return x + self.conv(self.norm(x).relu())
 
 
-class Step(nn.Module):
-    """norm, relu, a convolution that may halve the map, then residual units; the first has nothing to normalise."""
+class Stage(nn.Module):
+    """Norm, ReLU, a convolution that may halve the map, then residual units; the first stage has no norm and ReLU."""
 
-    def __init__(self, given: int, channels: int, *, stride: int, units: int, first: bool) -> None:
+    def __init__(self, inputs: int, outputs: int, *, stride: int, units: int, first: bool) -> None:
         super().__init__()
-        self.norm = nn.Identity() if first else norm(given)
+        self.norm = nn.Identity() if first else norm(inputs)
         self.act = nn.Identity() if first else nn.ReLU()
-        self.conv = nn.Conv2d(given, channels, 3, stride=stride, padding=1, bias=False)
-        self.units = nn.Sequential(*[Unit(channels) for _ in range(units)])
+        self.conv = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+        self.units = nn.Sequential(*[ResidualUnit(outputs) for _ in range(units)])
 
     def forward(self, x: Float[Tensor, "B D Y X"]) -> Float[Tensor, "B D2 Y2 X2"]:
         return self.units(self.conv(self.act(self.norm(x))))
 
 
 class Stem(nn.Module):
-    """The convolutions, and a linear map to the width of the tokens."""
+    """The convolutions, then a linear projection to the width of the tokens."""
 
     def __init__(self, spec: Spec, *, channels: int, width: int) -> None:
         super().__init__()
         self.cell = spec.cell
-        given = (channels, *spec.channels[:-1])
+        in_channels = (channels, *spec.channels[:-1])
         self.steps = nn.Sequential(
             *[
-                Step(before, after, stride=stride, units=units, first=number == 0)
-                for number, (before, after, stride, units) in enumerate(
-                    zip(given, spec.channels, spec.strides, spec.units, strict=True)
+                Stage(inputs, outputs, stride=stride, units=units, first=index == 0)
+                for index, (inputs, outputs, stride, units) in enumerate(
+                    zip(in_channels, spec.channels, spec.strides, spec.units, strict=True)
                 )
             ]
         )
@@ -97,7 +97,7 @@ class Stem(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Filters that keep the scale of what comes back through them."""
+        """Initialise the filters to preserve the scale of the gradients."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out")
@@ -107,10 +107,10 @@ class Stem(nn.Module):
         return Tokens(self.proj(self.norm(self.steps(image)).relu()).flatten(2).transpose(1, 2), layout)
 
     def flops(self, size: tuple[int, ...]) -> int:
-        """Twice the multiply-adds for one input of this size."""
+        """Count twice the multiply-adds for one input of this size."""
         total, (rows, columns) = 0, size
-        for part in self.modules():
-            if isinstance(part, nn.Conv2d) and part is not self.proj:
-                rows, columns = -(-rows // part.stride[0]), -(-columns // part.stride[1])
-                total += conv_flops(part, (rows, columns))
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d) and module is not self.proj:
+                rows, columns = -(-rows // module.stride[0]), -(-columns // module.stride[1])
+                total += conv_flops(module, (rows, columns))
         return total + conv_flops(self.proj, (rows, columns))

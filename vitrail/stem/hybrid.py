@@ -1,7 +1,7 @@
-"""The hybrid's stem: a ResNet looks first, and its feature map is cut into patches (arXiv 2010.11929, section 3.1).
+"""The hybrid stem: a ResNet whose feature map is cut into patches (arXiv 2010.11929, section 3.1).
 
-`layers=(3, 4, 9)` is R50 as in R50+B/16, `(3, 4, 6, 3)` as in R50+L/32, `(2, 2, 2, 2)` R26 as in R26+S/32, and `()`
-the root alone as in R+Ti/16, whose map is cut into patches of 8 x 8.
+`layers=(3, 4, 9)` is the R50 of R50+B/16, `(3, 4, 6, 3)` that of R50+L/32, `(2, 2, 2, 2)` the R26 of R26+S/32, and
+`()` the root alone, as in R+Ti/16, whose map is cut into 8 x 8 patches.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from vitrail.tokens import Layout, Tokens, cut
 
 
 class Spec(spec.Spec):
-    """The units in each stage of the ResNet, and the patch cut from its feature map."""
+    """The number of units in each stage of the ResNet, and the patch size on its feature map."""
 
     name: Literal["hybrid"] = "hybrid"
     layers: Annotated[tuple[PositiveInt, ...], Field(max_length=4)] = (3, 4, 9)
-    patch: spec.Pair = (1, 1)
+    patch: spec.Size2d = (1, 1)
 
     @property
     def cell(self) -> tuple[int, ...]:
-        """How much of the input one token covers: the root divides by 4, each stage but the first by 2."""
+        """The part of the input that one token covers: the root divides by 4, each stage but the first by 2."""
         return tuple(side * 2 ** (2 + max(len(self.layers) - 1, 0)) for side in self.patch)
 
 
 class Root(nn.Module):
-    """A 7 x 7 convolution and a pooling, each halving the picture."""
+    """A 7 x 7 convolution and max pooling; each halves the resolution."""
 
     def __init__(self, *, channels: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Backbone(nn.Module):
 
 
 class Stem(nn.Module):
-    """The ResNet, then a linear embedding of the patches of its map."""
+    """The ResNet, then a linear embedding of the patches of its feature map."""
 
     def __init__(self, spec: Spec, *, channels: int, width: int) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Stem(nn.Module):
         return Tokens(self.proj(self.backbone(image)).flatten(2).transpose(1, 2), layout)
 
     def flops(self, size: tuple[int, ...]) -> int:
-        """Twice the multiply-adds for one input of this size."""
+        """Count twice the multiply-adds for one input of this size."""
         rows, columns = size
         root = self.backbone if isinstance(self.backbone, Root) else self.backbone.stem
         total = conv_flops(root.conv, (-(-rows // 2), -(-columns // 2)))

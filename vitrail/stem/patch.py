@@ -1,6 +1,6 @@
-"""Patches: cut the input into equal pieces and embed each linearly (arXiv 2010.11929, equation 1).
+"""The patch embedding: cut the input into equal patches and embed each linearly (arXiv 2010.11929, equation 1).
 
-One, two or three dimensions: the length of `patch` says which, so sound, pictures and video share this file.
+The length of `patch` sets the number of dimensions: one for sound, two for images, three for video.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
 
 class Spec(spec.Spec):
-    """The size of one patch, a number for each dimension of the input."""
+    """The size of a patch, one number per dimension of the input."""
 
     name: Literal["patch"] = "patch"
-    patch: Annotated[tuple[PositiveInt, ...], BeforeValidator(spec.squared), Field(min_length=1, max_length=3)] = (
+    patch: Annotated[tuple[PositiveInt, ...], BeforeValidator(spec.to_pair), Field(min_length=1, max_length=3)] = (
         16,
         16,
     )
 
     @property
     def cell(self) -> tuple[int, ...]:
-        """How much of the input one token covers."""
+        """The part of the input that one token covers."""
         return self.patch
 
 
 class Stem(nn.Module):
-    """x_p E for each patch x_p; a convolution whose stride is its kernel does both at once."""
+    """x_p E for each patch x_p; a convolution whose stride equals its kernel size cuts and embeds at once."""
 
     def __init__(self, spec: Spec, *, channels: int, width: int) -> None:
         super().__init__()
@@ -47,5 +47,5 @@ class Stem(nn.Module):
         return Tokens(self.proj(image).flatten(2).transpose(1, 2), layout)
 
     def flops(self, size: tuple[int, ...]) -> int:
-        """Twice the multiply-adds for one input of this size."""
+        """Count twice the multiply-adds for one input of this size."""
         return 2 * math.prod(cut(size, self.cell)) * self.proj.weight.numel()

@@ -60,10 +60,11 @@ def forecast(task: Task, settings: Common, sets: Splits) -> tuple[str, ...]:
     plan = task.config.get("decisions", {}).get("plan")
     if plan is None or not isinstance(settings, Settings):
         seconds = 2 * len(sets.train) / task.timing.speed["forecast"]
-        return (
-            f"A probe of {len(sets.train):,} images: features of each, as it is and mirrored, take about {seconds:,.0f} s "
-            f"({task.timing.speed['forecast']:,.0f} a second); then a linear classifier is fitted.",
+        note = (
+            f"A probe of {len(sets.train):,} images: the features of each image and its mirror image take about "
+            f"{seconds:,.0f} s ({task.timing.speed['forecast']:,.0f} a second). Then a linear classifier is fitted."
         )
+        return (note,)
     speed, num = plan["images_per_second"], len(sets.train)
     if settings.minutes is not None:
         images = max(1.0, settings.minutes * 60 - seconds_held_back(plan, sets)) * speed

@@ -100,7 +100,7 @@ def _golden(task: Task, preprocess: Preprocess) -> UInt8[Tensor, "n Y X C"]:
     def stored() -> Iterator[Pixels]:
         for picture in task.sets.val:
             with suppress(DataError) if skips else nullcontext():
-                yield reader.stored(picture)
+                yield reader.read(picture)
 
     return torch.from_numpy(np.stack(list(islice(stored(), NUM_GOLDEN))))
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from vitrail.tokens import by
+from vitrail.tokens import format_size
 from vitrail.training.task import Task
 from vitrail.training.throughput import smaller
 
@@ -34,7 +34,7 @@ def affordable(task: Task) -> Task:
         epochs = left * task.speed_of(model) / len(task.sets.train)
         own, size = model.spec.image_size, smaller(model.spec, min(1.0, max(SMALLEST, math.sqrt(epochs / FEWEST))))
         if size != own:
-            task.view.say(f"Images of {by(size)} pixels instead of {by(own)}, to fit the time.")
+            task.view.say(f"Images of {format_size(size)} pixels instead of {format_size(own)}, to fit the time.")
         return list(size)
 
     size = tuple(task.decide("image_size", choose))

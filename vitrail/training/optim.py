@@ -62,7 +62,7 @@ class Muon(torch.optim.Optimizer):
             momenta = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
             torch._foreach_mul_(momenta, MOMENTUM["muon"])
             torch._foreach_add_(momenta, gradients)
-            nesterov = torch._foreach_add(gradients, momenta, alpha=MOMENTUM["muon"])
+            nesterov = torch._foreach_add(gradients, momenta, alpha=MOMENTUM["muon"])  # noqa: SLF001 - the public optimizers use it too
             torch._foreach_mul_(parameters, 1.0 - group["lr"] * group["weight_decay"])
             matrices = [shard.whole(each).flatten(1) for each in nesterov]
             for parameter, matrix in zip(parameters, orthogonalise(matrices, self.dtype), strict=True):
@@ -94,7 +94,7 @@ def orthogonalise(matrices: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor
 
 
 def newton_schulz(wide: Float[Tensor, "n rows columns"], dtype: torch.dtype) -> Float[Tensor, "n rows columns"]:
-    """Five iterations that bring all singular values near one, for a batch of matrices that are not taller than wide."""
+    """Bring all singular values of a batch of matrices, none taller than wide, near one in five iterations."""
     a, b, c = NEWTON_SCHULZ
     x = wide.to(dtype)
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
@@ -106,7 +106,7 @@ def newton_schulz(wide: Float[Tensor, "n rows columns"], dtype: torch.dtype) -> 
 
 
 def faster_dtype(matrices: Sequence[Tensor]) -> torch.dtype:
-    """The number format in which these matrices are orthogonalised faster here; float32 unless another is clearly so."""
+    """The number format in which these matrices are orthogonalised faster; float32 unless bfloat16 clearly is."""
     device = matrices[0].device
     if not bfloat16_is_faster(device):
         return torch.float32

@@ -1,6 +1,6 @@
 """The plan of a run: number formats, kernels, parts of a batch and speed, timed on the model before it is trained.
 
-A plan is made once and stored in the run's config.yaml, so that a run that continues later, or elsewhere, is the same run.
+A plan is made once and stored in config.yaml, so that a run that continues later, or elsewhere, is the same run.
 """
 
 from __future__ import annotations

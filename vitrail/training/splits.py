@@ -86,16 +86,16 @@ def make_splits(
         return Splits(train, train, test, source.classes, multi_label, story, findings=findings)
     assert isinstance(train, Table)
     held = world.on_rank_zero(
-        lambda: hold_out(train, share=settings.val_share, seed=settings.seed, seen=look.at_training())
+        lambda: hold_out(train, fraction=settings.val_share, seed=settings.seed, scans=look.at_training())
     )
-    if not len(held.held):
+    if not len(held.val):
         raise DataError("there are too few pictures to hold any out.", got=f"{len(train)}.", hint="more pictures.")
     kinds = f", {held.num_groups:,} groups of duplicates kept together" if held.num_groups else ""
     story = (
-        f"{found}{len(held.held):,} of {len(train):,} training pictures were held out for validation, the same share "
+        f"{found}{len(held.val):,} of {len(train):,} training pictures were held out for validation, the same share "
         f"of each class{kinds}."
     )
-    kept, out = train.only(held.kept), train.only(held.held)
+    kept, out = train.only(held.train), train.only(held.val)
     return Splits(kept, out, test, source.classes, multi_label, story, train, findings)
 
 
@@ -112,7 +112,7 @@ class Scanner:
         self.seen = self._look(self.source, "Checking the data")
         if self.seen is None:
             return "", None
-        findings = tuple(check_source(self.source, seen=self.seen).findings)
+        findings = tuple(check_source(self.source, scans=self.seen).findings)
         kinds = Counter(finding.kind for finding in findings)
         if not kinds:
             return "The data check found nothing wrong. ", findings

@@ -16,7 +16,7 @@ from vitrail.errors import RunError, TrainError
 from vitrail.objective.classify import Classify
 from vitrail.run import checkpoint as kept
 from vitrail.run.checkpoint import Checkpoint
-from vitrail.run.directory import CHECKPOINTS, METRICS, TIMING, Lines
+from vitrail.run.directory import CHECKPOINTS, METRICS, TIMING, JsonLines
 from vitrail.training import optim, shard
 from vitrail.training.checkpoints import Checkpoints
 from vitrail.training.clock import Clock
@@ -127,8 +127,8 @@ class State:
             self._restore(found[1])
             job.clock.go_back(self.now.seconds)
             job.view.say(f"Going on from step {self.now.step:,}.")
-        self.metrics = Lines(job.run / METRICS, self.now.metrics_bytes) if job.world.is_rank_zero else None
-        self.timing = Lines(job.run / TIMING, None if found else 0) if job.world.is_rank_zero else None
+        self.metrics = JsonLines(job.run / METRICS, self.now.metrics_bytes) if job.world.is_rank_zero else None
+        self.timing = JsonLines(job.run / TIMING, None if found else 0) if job.world.is_rank_zero else None
         self.events = TensorBoard(job.run) if settings.tensorboard and job.world.is_rank_zero else None
         self.last_evaluation = 0.0
         self.is_slow = False
@@ -275,7 +275,7 @@ class State:
         files = ", ".join(batch.names[:SHOWN_FILES]) + (", ..." if len(batch.names) > SHOWN_FILES else "")
         returns, brake = self.now.returns + 1, self.now.brake * BRAKE
         if job.world.is_rank_zero and self.gone_back_to == self.saved_step and returns <= MAX_RETURNS:
-            kept.leave(self.folder, kept.step_name(self.saved_step))
+            kept.remove_unless_only(self.folder, kept.step_name(self.saved_step))
         found = self.saved.newest()
         if found is None or returns > MAX_RETURNS:
             raise TrainError(

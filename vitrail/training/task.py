@@ -21,7 +21,7 @@ from vitrail.errors import DataError, RunError
 from vitrail.machine import num_cores
 from vitrail.nn.attention.full import set_fused
 from vitrail.objective.classify import Classify, class_weights
-from vitrail.run.directory import check_room, write_config
+from vitrail.run.directory import check_disk_space, write_config
 from vitrail.training import throughput
 from vitrail.training.clock import Clock, Timing
 from vitrail.training.evaluation import Outputs, infer
@@ -153,7 +153,7 @@ class Task:
         assert isinstance(settings, Settings)
         if world.is_rank_zero:
             weights = sum(parameter.numel() * 4 for parameter in model.parameters())
-            check_room(self.run, COPIES * weights)
+            check_disk_space(self.run, COPIES * weights)
         model.to(world.device)
         objective = self.objective().to(world.device)
         loader = self.loader(self.sets.train, model.preprocess, training=True)

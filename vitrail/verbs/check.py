@@ -1,4 +1,4 @@
-"""What is wrong with this data?"""
+"""Checks a data set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check(
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Look at every picture of a data set and at all of them together; `sheet` is an HTML page to write.
+    """Check every image of a data set, and all of them together; `sheet` is an HTML page to write.
 
     The data is only read. Each finding has a path, a kind and a detail.
     """
@@ -34,17 +34,15 @@ def check(
 
 
 def _check_place(sheet: Path, source: Source) -> None:
-    """Know before the work that the page can be written, and that it is not written into the data."""
+    """Fail before the work if the page cannot be written, or would be written into the data."""
     folder = sheet.absolute().parent
     if sheet.suffix.lower() not in (".html", ".htm"):
-        raise DataError("the sheet is an HTML page.", got=f"{sheet}.", hint=f"{sheet.with_suffix('.html')}.")
+        raise DataError("the sheet must be an HTML file.", got=f"{sheet}.", hint=f"{sheet.with_suffix('.html')}.")
     if not folder.is_dir() or sheet.is_dir():
-        raise DataError(
-            f"{sheet} cannot be written.", got=f"no folder {folder}.", hint="a file in a folder that exists."
-        )
+        raise DataError(f"{sheet} cannot be written.", got=f"no folder {folder}.", hint="a file in an existing folder.")
     if source.root is not None and source.root.is_dir() and sheet.resolve().is_relative_to(source.root.resolve()):
         raise DataError(
-            "the page would lie inside the data, which is never written to.",
+            "the sheet must not be inside the data folder, which is never written to.",
             got=f"{sheet}.",
-            hint="a file at another place.",
+            hint="a file in another folder.",
         )

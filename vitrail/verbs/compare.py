@@ -1,4 +1,4 @@
-"""Which of these runs is better, and is it luck?"""
+"""Which of these runs is better, and is the difference significant?"""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from vitrail.report.comparison import Comparison, compare_runs
 
 
 def compare(runs: Sequence[str | Path], *, page: str | Path = "compare.html") -> Comparison:
-    """Put runs side by side, each against the first, and write a page about it.
+    """Compare each run with the first one, and write an HTML page.
 
-    The directories of runs tell what each said to the pictures that it was judged on; those that two have in common are
-    compared one by one, which tells more than two accuracies do.
+    The runs' stored predictions are compared image by image, which has more power than comparing two accuracies.
     """
     return compare_runs([Path(run) for run in runs], Path(page))

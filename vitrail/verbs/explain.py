@@ -1,4 +1,4 @@
-"""Why does a model say so?"""
+"""Explain predictions: a page and a figure for each image."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import NamedTuple
 
 from vitrail.data.image_files import find_images
 from vitrail.errors import InspectionError
-from vitrail.files import replacing, write_text
+from vitrail.files import atomic_write, write_text
 from vitrail.inspection.adopt import adopt
 from vitrail.inspection.drawing import save_figure
 from vitrail.inspection.explanation import TOP
 from vitrail.inspection.explanation import explain as explain_one
 from vitrail.run.open import open_model
 
-DOTS = 160  # an inch, of the still picture
+DPI = 160
 
 
-class Explained(NamedTuple):
-    """The files of one picture, and what the model says to it."""
+class ExplainedImage(NamedTuple):
+    """The prediction for one image and the files that explain it."""
 
     image: str
     page: Path
@@ -40,37 +40,37 @@ def explain(
     methods: Sequence[str] | None = None,
     top: int = TOP,
     progress: Callable[[int, int], None] | None = None,
-) -> list[Explained]:
-    """Write a page and a still picture for each image into the folder `out`.
+) -> list[ExplainedImage]:
+    """Write a page and a figure for each image into the folder `out`.
 
-    `images` are files, folders, zips or patterns. The rest is told by `vitrail.explain`.
+    `images` are files, folders, zips or patterns. For `classes`, `methods` and `top` see `vitrail.explain`.
     """
     network = adopt(open_model(model, weights))
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
-        raise InspectionError(f"{folder} is no folder.", got="a file.", hint="another --out.")
-    pictures = list(find_images([os.fspath(image) for image in images]))
-    for picture in pictures:  # what is wrong with any is told before anything is written
-        network.preprocess.decode(picture.content(), name=picture.name)
-    written: list[Explained] = []
-    for picture in pictures:
-        found = explain_one(network, picture.content(), classes=classes, methods=methods, top=top)
-        found = replace(found, name=Path(picture.name).name)
+        raise InspectionError(f"{folder} is not a folder.", got="a file.", hint="another --out.")
+    items = list(find_images([os.fspath(image) for image in images]))
+    for item in items:  # a bad image fails before anything is written
+        network.preprocess.decode(item.content(), name=item.name)
+    written: list[ExplainedImage] = []
+    for item in items:
+        explanation = explain_one(network, item.content(), classes=classes, methods=methods, top=top)
+        explanation = replace(explanation, name=Path(item.name).name)
         folder.mkdir(parents=True, exist_ok=True)
-        page = _free_name(folder, Path(picture.name).stem, {each.page for each in written})
+        page = _unique_page(folder, Path(item.name).stem, {each.page for each in written})
         still = page.with_suffix(".png")
-        write_text(found.page(), page, InspectionError)
-        with replacing(still, InspectionError) as part:
-            save_figure(found.figure(), part, "png", DOTS)
-        told = tuple(zip(found.labels, found.probabilities, strict=True))
-        written.append(Explained(picture.name, page, still, told))
+        write_text(explanation.page(), page, InspectionError)
+        with atomic_write(still, InspectionError) as part:
+            save_figure(explanation.figure(), part, "png", DPI)
+        explained = tuple(zip(explanation.labels, explanation.probabilities, strict=True))
+        written.append(ExplainedImage(item.name, page, still, explained))
         if progress is not None:
-            progress(len(written), len(pictures))
+            progress(len(written), len(items))
     return written
 
 
-def _free_name(folder: Path, stem: str, taken: set[Path]) -> Path:
-    """A name for the page that no other picture of this call has."""
+def _unique_page(folder: Path, stem: str, taken: set[Path]) -> Path:
+    """A path for the page that no other image of this call has."""
     page, number = folder / f"{stem}.explained.html", 1
     while page in taken:
         number += 1

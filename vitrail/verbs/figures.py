@@ -1,4 +1,4 @@
-"""The paper's figures, of this model."""
+"""Draw the paper's figures for a model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vitrail.data.image_files import as_table, find_images
 from vitrail.data.table import Table
 from vitrail.errors import DataError, InspectionError
 from vitrail.inspection.figures import write_figures
-from vitrail.inspection.sample import spread_out
+from vitrail.inspection.sample import sample_evenly
 from vitrail.run.open import open_model
 
 NUM_IMAGES = 128
@@ -28,19 +28,19 @@ def figures(
     data_dir: str | Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Path]:
-    """Draw the figures of a model into the folder `out`; those that need pictures take some of `data`."""
+    """Draw the figures for a model into the folder `out`; those that need images use a sample of `data`."""
     network = open_model(model, weights)
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
-        raise InspectionError(f"{folder} is no folder.", got="a file.", hint="another --out.")
+        raise InspectionError(f"{folder} is not a folder.", got="a file.", hint="another --out.")
     sample = None
     if data is not None:
-        sample = spread_out(_pictures(data, data_dir), num_images, network.preprocess)
+        sample = sample_evenly(_open_images(data, data_dir), num_images, network.preprocess)
     return write_figures(network, sample, folder, names=names, progress=progress)
 
 
-def _pictures(data: str | Path, data_dir: str | Path | None) -> Table:
-    """Pictures with labels, or without: a file, a folder that has no class folders."""
+def _open_images(data: str | Path, data_dir: str | Path | None) -> Table:
+    """Open images with labels, or without: a single file, or a folder that has no class folders."""
     try:
         source = open_data(data, data_dir=data_dir)
     except DataError:
@@ -52,5 +52,5 @@ def _pictures(data: str | Path, data_dir: str | Path | None) -> Table:
     split = next((name for name in ("test", "val") if name in source.split_names), None)
     source = source if split is None else source.split(split)
     if not isinstance(source, Table):
-        raise DataError("figures need pictures in any order.", got="shards.", hint="a folder, zip or table.")
+        raise DataError("figures need random access to the images.", got="shards.", hint="a folder, zip or table.")
     return source

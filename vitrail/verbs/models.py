@@ -1,11 +1,11 @@
-"""The catalogue, counted."""
+"""The catalogue with sizes and costs."""
 
 from __future__ import annotations
 
 from vitrail import catalogue
-from vitrail.catalogue import Entry
+from vitrail.catalogue import ModelInfo
 
 
-def models(pattern: str = "") -> list[Entry]:
-    """The models whose name contains `pattern`, or the one model that it names, with sizes and costs."""
+def models(pattern: str = "") -> list[ModelInfo]:
+    """Describe the models whose name contains `pattern`, or the one model that it names."""
     return [catalogue.describe(name) for name in catalogue.list_models(pattern) or [pattern]]

@@ -1,4 +1,4 @@
-"""What does a model see in pictures whose classes nobody knows?"""
+"""Predict the classes of unlabelled images."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import NamedTuple
 import numpy as np
 
 from vitrail.data.decode import Pixels
-from vitrail.data.image_files import Found, find_images
+from vitrail.data.image_files import ImageFile, find_images
 from vitrail.errors import DataError, RunError, brief
-from vitrail.files import replacing
+from vitrail.files import atomic_write
 from vitrail.machine import num_cores
 from vitrail.run.open import open_model
 from vitrail.run.predictor import TOP, Prediction, Predictor, require_classifier
 
-BATCH = 32
-AHEAD = 3  # batches that are decoded while the model looks at one
+BATCH_SIZE = 32
+PREFETCH_BATCHES = 3  # decoded while the model processes one
 UNKNOWN = "unknown"
-LONGEST = 100  # letters of a folder's name
+MAX_FOLDER_NAME = 100  # characters
 
 
-class Row(NamedTuple):
-    """What the model says to one picture, or why nothing."""
+class ImageResult(NamedTuple):
+    """The prediction for one image, or the error that prevented it."""
 
     path: str
     prediction: Prediction | None = None
@@ -40,105 +40,107 @@ def predict(
     *,
     weights: str | Path | None = None,
     top: int = TOP,
-    batch_size: int = BATCH,
+    batch_size: int = BATCH_SIZE,
     copy_to: str | Path | None = None,
-) -> Iterator[Row]:
-    """Look at pictures one batch after the other; memory does not grow with their number.
+) -> Iterator[ImageResult]:
+    """Predict images batch by batch; memory does not grow with their number.
 
-    `images` are files, folders, zips, patterns, or `-` for standard input. A picture that cannot be read is a row with
-    an error. With `copy_to`, copies are sorted into a folder a class, and one for what is unknown.
+    `images` are files, folders, zips, patterns, or `-` for standard input. An unreadable image yields a result with an
+    error. `copy_to` sorts copies into one folder per class, and one for unknown images.
     """
     network = open_model(model, weights)
     require_classifier(network)
     predictor = Predictor(network, top=top)
-    words = [os.fspath(image) for image in images]
-    sorter = None if copy_to is None else Sorter(Path(copy_to), words)
-    return _rows(predictor, words, batch_size, sorter)
+    paths = [os.fspath(image) for image in images]
+    sorter = None if copy_to is None else CopySorter(Path(copy_to), paths)
+    return _predict_all(predictor, paths, batch_size, sorter)
 
 
-def _rows(predictor: Predictor, words: Sequence[str], batch_size: int, sorter: Sorter | None) -> Iterator[Row]:
+def _predict_all(
+    predictor: Predictor, paths: Sequence[str], batch_size: int, sorter: CopySorter | None
+) -> Iterator[ImageResult]:
     preprocess = predictor.model.preprocess
 
-    def prepared(found: Found) -> Pixels | str:
+    def load(found: ImageFile) -> Pixels | str:
         try:
-            return preprocess.pixels(preprocess.decode(found.content(), name=found.name))
+            return preprocess.resize_and_crop(preprocess.decode(found.content(), name=found.name))
         except DataError as error:
             return f"{error.wrong.removeprefix(f'{found.name} ')} {error.got}".strip()
 
     with ThreadPoolExecutor(num_cores(), thread_name_prefix="vitrail-predict") as pool:
-        coming: deque[list[tuple[Found, Future[Pixels | str]]]] = deque()
-        pictures = _until_wrong(find_images(words))
-        wrong: DataError | None = None
+        queue: deque[list[tuple[ImageFile, Future[Pixels | str]]]] = deque()
+        images = _with_final_error(find_images(paths))
+        final_error: DataError | None = None
         while True:
-            while len(coming) < AHEAD and wrong is None:
+            while len(queue) < PREFETCH_BATCHES and final_error is None:
                 batch = []
-                for found in islice(pictures, batch_size):
+                for found in islice(images, batch_size):
                     if isinstance(found, DataError):
-                        wrong = found
+                        final_error = found
                         break
-                    batch.append((found, pool.submit(prepared, found)))
+                    batch.append((found, pool.submit(load, found)))
                 if not batch:
                     break
-                coming.append(batch)
-            if not coming:
+                queue.append(batch)
+            if not queue:
                 break
-            yield from _of_batch(predictor, [(found, job.result()) for found, job in coming.popleft()], sorter)
-        if wrong is not None:  # after the rows of all that came before it
-            raise wrong
+            yield from _predict_batch(predictor, [(found, job.result()) for found, job in queue.popleft()], sorter)
+        if final_error is not None:  # after the results of all images before it
+            raise final_error
 
 
-def _until_wrong(pictures: Iterator[Found]) -> Iterator[Found | DataError]:
-    """The pictures, and at the end what was wrong with what should have led to more."""
+def _with_final_error(images: Iterator[ImageFile]) -> Iterator[ImageFile | DataError]:
+    """The images, followed by the error that ended the search, if any."""
     try:
-        yield from pictures
+        yield from images
     except DataError as error:
         yield error
 
 
-def _of_batch(
-    predictor: Predictor, batch: Sequence[tuple[Found, Pixels | str]], sorter: Sorter | None
-) -> Iterator[Row]:
+def _predict_batch(
+    predictor: Predictor, batch: Sequence[tuple[ImageFile, Pixels | str]], sorter: CopySorter | None
+) -> Iterator[ImageResult]:
     pixels = [each for _, each in batch if isinstance(each, np.ndarray)]
-    told = iter(predictor(predictor.model.preprocess.normalise(np.stack(pixels))) if pixels else ())
+    predictions = iter(predictor(predictor.model.preprocess.normalise(np.stack(pixels))) if pixels else ())
     for found, each in batch:
         if isinstance(each, str):
-            yield Row(found.name, error=each)
+            yield ImageResult(found.name, error=each)
             continue
-        prediction = next(told)
+        prediction = next(predictions)
         if prediction is None:
-            yield Row(found.name, error="the model's outputs are not finite.")
+            yield ImageResult(found.name, error="the model's outputs are not finite.")
             continue
         if sorter is not None:
-            sorter.keep(found, UNKNOWN if prediction.unknown else prediction.label)
-        yield Row(found.name, prediction)
+            sorter.copy(found, UNKNOWN if prediction.unknown else prediction.label)
+        yield ImageResult(found.name, prediction)
 
 
-class Sorter:
-    """Copies of pictures in a folder a class; originals are never touched."""
+class CopySorter:
+    """Copies images into one folder per class; the originals are never touched."""
 
-    def __init__(self, root: Path, words: Sequence[str]) -> None:
+    def __init__(self, root: Path, paths: Sequence[str]) -> None:
         self.root = root
-        for word in words:
-            if Path(word).is_dir() and root.resolve().is_relative_to(Path(word).resolve()):
+        for path in paths:
+            if Path(path).is_dir() and root.resolve().is_relative_to(Path(path).resolve()):
                 raise RunError(
-                    "the copies would lie among the pictures.", got=f"--copy-to {root}.", hint="a folder elsewhere."
+                    "the copies would end up among the images.", got=f"--copy-to {root}.", hint="a folder elsewhere."
                 )
         if root.exists() and not root.is_dir():
-            raise RunError(f"{root} is no folder.", got="a file.", hint="another --copy-to.")
+            raise RunError(f"{root} is not a folder.", got="a file.", hint="another --copy-to.")
 
-    def keep(self, found: Found, label: str) -> None:
-        """Copy one picture into the folder of its label."""
-        folder = self.root / (label.replace("/", "_").replace("\0", "_").strip(". ")[:LONGEST] or UNKNOWN)
+    def copy(self, found: ImageFile, label: str) -> None:
+        """Copy one image into the folder of its label."""
+        folder = self.root / (label.replace("/", "_").replace("\0", "_").strip(". ")[:MAX_FOLDER_NAME] or UNKNOWN)
         name, content = Path(found.name).name, found.content()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for number in count(1):
                 target = folder / (name if number == 1 else f"{Path(name).stem}-{number}{Path(name).suffix}")
                 if target.exists() and target.read_bytes() == content:
-                    return  # kept before
+                    return  # copied before
                 if target.exists():
                     continue
-                with replacing(target, RunError) as part:
+                with atomic_write(target, RunError) as part:
                     part.write_bytes(content)
                 return
         except OSError as error:

@@ -1,4 +1,4 @@
-"""A model behind HTTP, with a page."""
+"""Serve a model over HTTP, with a web page."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def serve(
     allow_hosts: Sequence[str] = (),
     latency: float = LATENCY,
     quiet: bool = False,
-    ready: Callable[[str, dict[str, Any]], None] = lambda *_: None,
+    on_ready: Callable[[str, dict[str, Any]], None] = lambda *_: None,
 ) -> None:
-    """Serve a model until SIGTERM or SIGINT, then answer what was accepted and return.
+    """Serve a model until SIGTERM or SIGINT, then finish accepted requests and return.
 
-    An address other than loopback needs a `token`. `latency` is the time in seconds that a batch may take. Once
-    pictures are taken, `ready` is told the address and what is served.
+    An address other than loopback requires a `token`. `latency` is the target time for a batch, in seconds. Once
+    requests are accepted, `on_ready` is called with the address and the model's facts.
     """
     run(
         str(model),
@@ -37,5 +37,5 @@ def serve(
         allow_hosts=allow_hosts,
         latency=latency,
         quiet=quiet,
-        ready=ready,
+        on_ready=on_ready,
     )

@@ -124,7 +124,7 @@ def _train(asked: Asked, path: Path, how: How, *, started: float, report: bool) 
     with directory.claim(path) if world.is_rank_zero else nullcontext():
         before = world.on_rank_zero(lambda: directory.stored_config(path))
         other = before is not None and before["request"] != asked.words
-        if other and world.on_rank_zero(lambda: directory.forget_unless_begun(path)):
+        if other and world.on_rank_zero(lambda: directory.discard_unstarted(path)):
             before = None  # asked for in other words, but nothing had come of it
         if before is not None:
             directory.check_same(path, before["request"], asked.words)
@@ -189,7 +189,7 @@ def _parts(asked: Asked, table: Table, folds: int, place: Path) -> NDArray[np.in
     if not kept.is_file():
         minutes = asked.settings.minutes
         seen = scan_source(table, seconds=None if minutes is None else minutes * 60 * SCAN_SHARE)
-        numbers = fold_numbers(table, folds, seed=asked.settings.seed, seen=seen)
+        numbers = fold_numbers(table, folds, seed=asked.settings.seed, scans=seen)
         place.mkdir(exist_ok=True)
         directory.write_json(kept, {"folds": folds, "data": fingerprint(table), "parts": numbers.tolist()})
     try:

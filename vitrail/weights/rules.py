@@ -1,4 +1,4 @@
-"""Renaming rules that work in both directions, so that what one format writes is exactly what it reads.
+"""Rules that rename tensors in both directions, so that a format reads exactly what it writes.
 
 A rule pairs patterns of native keys with patterns of foreign keys. `{a}` and `{b}` stand for numbers, `{a+1}` for
 numbers that the other side counts from one, `{a+1:02}` for such numbers with two digits.
@@ -17,101 +17,104 @@ from torch import Tensor
 from vitrail.errors import WeightsError
 
 State = dict[str, Tensor]
-Facts = Mapping[str, Any]
-"""What a specification says of the model, as plain data; some formats need more than the tensors tell."""
+Fields = Mapping[str, Any]
+"""Fields of a model's specification as plain data; some formats need more than the tensors show."""
 
-LARGEST_EPS = 1e-5  # of a normalisation that makes no difference worth telling; formats without a config assume 1e-6
+MAX_NORM_EPS = 1e-5  # up to here the outputs hardly change; formats without a config assume 1e-6
 
 
-class Form(NamedTuple):
-    """How tensors change shape on the way in (`read`) and on the way out (`write`)."""
+class TensorTransform(NamedTuple):
+    """How tensors change when they are read (`read`) and when they are written (`write`)."""
 
     read: Callable[[list[Tensor]], list[Tensor]]
-    write: Callable[[list[Tensor], Facts], list[Tensor]]
+    write: Callable[[list[Tensor], Fields], list[Tensor]]
 
 
 class Rule(NamedTuple):
-    """These native tensors are those foreign ones, in another form."""
+    """Which native tensors correspond to which foreign ones, and how they are transformed."""
 
     native: tuple[str, ...]
     foreign: tuple[str, ...]
-    form: Form
+    transform: TensorTransform
 
 
-def joined(parts: int) -> Form:
-    """Several tensors there are one tensor here, one below the other."""
-    return Form(lambda tensors: [torch.cat(tensors)], lambda tensors, _: list(tensors[0].chunk(parts)))
+def concat(num_parts: int) -> TensorTransform:
+    """Several foreign tensors, concatenated into one native tensor."""
+    return TensorTransform(lambda tensors: [torch.cat(tensors)], lambda tensors, _: list(tensors[0].chunk(num_parts)))
 
 
-SAME = Form(lambda tensors: tensors, lambda tensors, _: tensors)
-TRANSPOSED = Form(lambda tensors: [t.mT for t in tensors], lambda tensors, _: [t.mT for t in tensors])
+IDENTITY = TensorTransform(lambda tensors: tensors, lambda tensors, _: tensors)
+TRANSPOSE = TensorTransform(lambda tensors: [t.mT for t in tensors], lambda tensors, _: [t.mT for t in tensors])
 
 
-def rule(native: str | Sequence[str], foreign: str | Sequence[str], form: Form = SAME) -> Rule:
+def rule(native: str | Sequence[str], foreign: str | Sequence[str], transform: TensorTransform = IDENTITY) -> Rule:
     """A rule from single patterns or lists of them."""
     ours, theirs = ((each,) if isinstance(each, str) else tuple(each) for each in (native, foreign))
-    return Rule(ours, theirs, form)
+    return Rule(ours, theirs, transform)
 
 
-def layer(native: str, foreign: str | Sequence[str], form: Form = SAME) -> list[Rule]:
-    """The rules for a layer whose weight and bias are called so on both sides."""
+def layer(native: str, foreign: str | Sequence[str], transform: TensorTransform = IDENTITY) -> list[Rule]:
+    """The rules for the weight and bias of a layer."""
     names = [foreign] if isinstance(foreign, str) else list(foreign)
-    return [rule(f"{native}.{part}", [f"{name}.{part}" for name in names], form) for part in ("weight", "bias")]
+    return [rule(f"{native}.{part}", [f"{name}.{part}" for name in names], transform) for part in ("weight", "bias")]
 
 
-def require(facts: Facts, format_name: str, **wanted: Any) -> None:
-    """Refuse a model that the format's own project would load and compute differently."""
-    if facts.get("norm_eps", 0.0) > LARGEST_EPS:
+def require(fields: Fields, format_name: str, **required: Any) -> None:
+    """Refuse a model that the format's own project would load but compute differently."""
+    if fields.get("norm_eps", 0.0) > MAX_NORM_EPS:
         raise WeightsError(
-            f"the {format_name} format has no place for norm_eps.", got=f"{facts['norm_eps']}.", hint="norm_eps=1e-6."
+            f"the {format_name} format has no place for norm_eps.", got=f"{fields['norm_eps']}.", hint="norm_eps=1e-6."
         )
-    for field, value in wanted.items():
-        if facts.get(field, value) != value:
+    for field, value in required.items():
+        if fields.get(field, value) != value:
             raise WeightsError(
-                f"the {format_name} format has no place for {field}={facts[field]}.",
-                got=f"a model with {field}={facts[field]}.",
+                f"the {format_name} format has no place for {field}={fields[field]}.",
+                got=f"a model with {field}={fields[field]}.",
                 hint=f"{field}={value}, or another format.",
             )
 
 
 def read(tensors: Mapping[str, Tensor], rules: Iterable[Rule], format_name: str) -> State:
-    """Foreign tensors under their native names; a tensor that no rule knows is an error, never dropped."""
-    flipped = [(known.foreign, known.native, known.form.read) for known in rules]
-    return _translate(tensors, flipped, f"this is not a {format_name} file that Vitrail knows")
+    """Foreign tensors under native names. A tensor without a rule is an error; none is dropped."""
+    table = [(each.foreign, each.native, each.transform.read) for each in rules]
+    return _translate(tensors, table, f"this is not a {format_name} file that Vitrail can read")
 
 
-def write(state: Mapping[str, Tensor], rules: Iterable[Rule], facts: Facts, format_name: str) -> State:
-    """Native tensors under their foreign names; what the format has no place for is an error, never dropped."""
-    table = [(known.native, known.foreign, lambda found, form=known.form: form.write(found, facts)) for known in rules]
+def write(state: Mapping[str, Tensor], rules: Iterable[Rule], fields: Fields, format_name: str) -> State:
+    """Native tensors under foreign names. A tensor that the format has no place for is an error; none is dropped."""
+    table = [
+        (each.native, each.foreign, lambda tensors, transform=each.transform: transform.write(tensors, fields))
+        for each in rules
+    ]
     return _translate(state, table, f"the {format_name} format has no place for some tensors of this model")
 
 
 def _translate(
     source: Mapping[str, Tensor],
     table: Sequence[tuple[tuple[str, ...], tuple[str, ...], Callable[[list[Tensor]], list[Tensor]]]],
-    complaint: str,
+    message: str,
 ) -> State:
     result: State = {}
-    left = set(source)
+    remaining = set(source)
     for key in source:
-        if key not in left:
+        if key not in remaining:
             continue
-        for ours, theirs, change in table:
+        for ours, theirs, transform in table:
             match = _regex(ours[0]).fullmatch(key)
             numbers = match and {name: int(text) - _offset(ours[0], name) for name, text in match.groupdict().items()}
             if numbers is None:
                 continue
             names = [_fill(pattern, numbers) for pattern in ours]
-            if not left.issuperset(names):
+            if not remaining.issuperset(names):
                 continue
-            left.difference_update(names)
-            changed = change([source[name] for name in names])
-            for pattern, tensor in zip(theirs, changed, strict=True):
+            remaining.difference_update(names)
+            transformed = transform([source[name] for name in names])
+            for pattern, tensor in zip(theirs, transformed, strict=True):
                 result[_fill(pattern, numbers)] = tensor.contiguous()
             break
-    if left:
-        shown = ", ".join(sorted(left)[:3])
-        raise WeightsError(f"{complaint}.", got=f"{len(left)} tensors without a counterpart: {shown}.")
+    if remaining:
+        shown = ", ".join(sorted(remaining)[:3])
+        raise WeightsError(f"{message}.", got=f"{len(remaining)} tensors without a counterpart: {shown}.")
     return result
 
 
@@ -121,9 +124,9 @@ PLACEHOLDER = re.compile(r"\{(\w)(\+1)?(:02)?\}")
 @cache
 def _regex(pattern: str) -> re.Pattern[str]:
     parts, last = [], 0
-    for hole in PLACEHOLDER.finditer(pattern):
-        parts += [re.escape(pattern[last : hole.start()]), rf"(?P<{hole[1]}>\d+)"]
-        last = hole.end()
+    for placeholder in PLACEHOLDER.finditer(pattern):
+        parts += [re.escape(pattern[last : placeholder.start()]), rf"(?P<{placeholder[1]}>\d+)"]
+        last = placeholder.end()
     return re.compile("".join(parts) + re.escape(pattern[last:]))
 
 
@@ -133,7 +136,7 @@ def _offset(pattern: str, name: str) -> int:
 
 
 def _fill(pattern: str, numbers: Mapping[str, int]) -> str:
-    def number(hole: re.Match[str]) -> str:
-        return format(numbers[hole[1]] + (1 if hole[2] else 0), "02" if hole[3] else "d")
+    def format_number(placeholder: re.Match[str]) -> str:
+        return format(numbers[placeholder[1]] + (1 if placeholder[2] else 0), "02" if placeholder[3] else "d")
 
-    return PLACEHOLDER.sub(number, pattern)
+    return PLACEHOLDER.sub(format_number, pattern)

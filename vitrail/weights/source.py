@@ -1,4 +1,4 @@
-"""From a path or a name to tensors under native names: find the file, read it safely, recognise its format."""
+"""Load weights from a path or a name: find the file, read it safely, recognise its format, rename the tensors."""
 
 from __future__ import annotations
 
@@ -13,85 +13,93 @@ from vitrail import plug
 from vitrail.data.exchange import from_hf, from_timm
 from vitrail.data.transform import Preprocess
 from vitrail.errors import SpecError, WeightsError, brief
-from vitrail.weights import hub, safe
+from vitrail.weights import hub, tensor_files
 from vitrail.weights.rules import State
 
 FORMATS = "vitrail.weights.format"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+|\w+_\w+\.\w+")  # ORGANISATION/NAME, or timm's NAME.TAG
 logger = logging.getLogger("vitrail")
-MAX_CONFIG = 2**20  # bytes; the largest label tables of ImageNet-21k stay below
+MAX_CONFIG = 2**20  # bytes; even the label tables of ImageNet-21k are smaller
 
 
 class Weights(NamedTuple):
-    """Tensors under native names, the format they came in, and what the files beside them say."""
+    """Tensors under native names, their original format, and what the config files next to them say."""
 
     state: State
     format: str
-    facts: dict[str, Any]
+    spec_fields: dict[str, Any]
     preprocess: Preprocess | None
 
 
 def load_weights(source: str | Path) -> Weights:
     """Weights from a file, a folder or a name on the hub."""
     path = find_file(source)
-    tensors = safe.read_tensors(path)
+    tensors = tensor_files.read_tensors(path)
     for name in plug.entries(FORMATS):
-        form = format_named(name)
-        if form.recognise(tensors.keys()):
+        weight_format = get_format(name)
+        if weight_format.recognise(tensors.keys()):
             folder = path if path.is_dir() else path.parent
             # Only some formats say more than the tensors themselves do.
-            config = _config(folder / "config.json")
-            facts = form.facts_from(config, tensors.keys()) if hasattr(form, "facts_from") else {}
-            processor = _config(folder / "preprocessor_config.json") if name == "hf" else {}
-            preprocess = _preprocess(config if name == "timm" else {}, processor, getattr(form, "PREPROCESS", None))
+            config = _read_config(folder / "config.json")
+            infer_fields = getattr(weight_format, "infer_fields", None)
+            fields = infer_fields(config, tensors.keys()) if infer_fields else {}
+            processor = _read_config(folder / "preprocessor_config.json") if name == "hf" else {}
+            default = getattr(weight_format, "PREPROCESS", None)
+            preprocess = _find_preprocess(config if name == "timm" else {}, processor, default)
             try:
-                return Weights(form.read(tensors), name, facts, preprocess)
+                return Weights(weight_format.read(tensors), name, fields, preprocess)
             except (RuntimeError, IndexError, ValueError) as error:
                 raise WeightsError(
-                    f"{path.name} has tensors of other shapes than {name} has.", got=brief(error)
+                    f"{path.name} has tensors of the wrong shapes for {name}.", got=brief(error)
                 ) from None
     shown = ", ".join(sorted(tensors)[:3])
     raise WeightsError(
-        f"{path.name} is in no format that Vitrail knows.",
+        f"{path.name} is in a format that Vitrail does not know.",
         got=f"{len(tensors)} tensors: {shown}.",
-        hint=f"weights of a ViT, hybrid or BiT in the formats {', '.join(plug.entries(FORMATS))}.",
+        hint=f"weights of a ViT, hybrid or BiT in one of the formats {', '.join(plug.entries(FORMATS))}.",
     )
 
 
 def find_file(source: str | Path) -> Path:
-    """The path that was given, or the file that the hub has under this name."""
+    """The path itself if it exists, else the file of that name on the hub."""
     path = Path(source)
     if str(source) and path.exists():
         return path
-    if isinstance(source, Path) or path.suffix in (*safe.KIND_OF_SUFFIX, ".json") or not HUB_NAME.fullmatch(source):
+    if (
+        isinstance(source, Path)
+        or path.suffix in (*tensor_files.KIND_OF_SUFFIX, ".json")
+        or not HUB_NAME.fullmatch(source)
+    ):
         raise WeightsError(
             f"there is no file {str(source)!r}.",
-            got="a path that leads nowhere, and no name of the hub's.",
+            got="a path that does not exist and is not a name on the hub.",
             hint="an existing file, or a name such as deit_tiny_patch16_224.fb_in1k or google/vit-base-patch16-224.",
         )
     return hub.fetch(source)
 
 
-def format_named(name: str) -> ModuleType:
+def get_format(name: str) -> ModuleType:
     """The module of a weight format."""
     return plug.load(FORMATS, name)
 
 
-def _preprocess(config: dict[str, Any], processor: dict[str, Any], usual: dict[str, Any] | None) -> Preprocess | None:
-    """How pictures are prepared for these weights, as far as the files beside them or the format itself tell."""
-    cut = config.get("pretrained_cfg")
+def _find_preprocess(
+    config: dict[str, Any], processor: dict[str, Any], default: dict[str, Any] | None
+) -> Preprocess | None:
+    """The preprocessing for these weights: from the config files, else the format's default."""
+    pretrained = config.get("pretrained_cfg")
     try:
-        if isinstance(cut, dict) and "mean" in cut:
-            return from_timm(cut)
+        if isinstance(pretrained, dict) and "mean" in pretrained:
+            return from_timm(pretrained)
         if "image_mean" in processor:
             return from_hf(processor)
     except SpecError as error:
-        logger.warning("how pictures are prepared is taken from the model's name: %s", error)
-    return Preprocess.parse(usual) if usual else None
+        logger.warning("preprocessing is taken from the model's name: %s", error)
+    return Preprocess.parse(default) if default else None
 
 
-def _config(path: Path) -> dict[str, Any]:
-    """The config.json beside a weight file; one that cannot be read says nothing, for it is not needed."""
+def _read_config(path: Path) -> dict[str, Any]:
+    """A JSON file next to the weights; empty if it cannot be read, because it is optional."""
     try:
         if not path.is_file() or path.stat().st_size > MAX_CONFIG:
             return {}

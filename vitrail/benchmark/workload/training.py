@@ -1,4 +1,4 @@
-"""Where the time of a training step goes: data, forward, backward, optimizer, average of the weights; and evaluation."""
+"""Where the time of a training step goes: data, forward, backward, optimizer and EMA; and evaluation."""
 
 from __future__ import annotations
 
@@ -58,9 +58,7 @@ def run(
         network, settings.optimizer, lr=0.0, weight_decay=settings.weight_decay, muon_dtype=getattr(torch, muon)
     )
     average = Ema(network, settings.ema)
-    parts: dict[str, list[float]] = {
-        part: [] for part in ("data", "forward", "backward", "optimizer", "average of weights", WHOLE)
-    }
+    parts: dict[str, list[float]] = {part: [] for part in ("data", "forward", "backward", "optimizer", "EMA", WHOLE)}
     batches = loader.batches()
     for number in range(rounds + WARM_UP):
         started = time.perf_counter()

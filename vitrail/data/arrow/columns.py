@@ -1,4 +1,4 @@
-"""Columns of a table of pictures: found by their usual names, labels bound by name, pictures read when asked for."""
+"""Columns of a table of images: found by their usual names, labels mapped to class names, images read lazily."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from vitrail.errors import DataError, brief
 
 PATHS = ("path", "file", "filename", "file_name", "filepath", "image_path", "image", "img")
 LABELS = ("label", "class", "category", "target", "fine_label", "labels", "classes", "tags")
-SEVERAL = ("labels", "classes", "tags")  # columns of text that hold several, set apart by ; or |
+MULTI_LABEL = ("labels", "classes", "tags")  # text columns with several labels, separated by ; or |
 SPLIT = ("split", "set", "subset", "partition")
 
 
-class Texts(Sequence[str]):
-    """A column of text that stays in Arrow's memory, of which a million rows take some ten megabytes."""
+class StringColumn(Sequence[str]):
+    """A text column that stays in Arrow's memory, where a million rows take some ten megabytes."""
 
     def __init__(self, column: Any) -> None:
         self.column = column
@@ -35,26 +35,26 @@ class Texts(Sequence[str]):
         return self.column[index].as_py()
 
 
-def find_column(columns: Sequence[str], wanted: Sequence[str], what: str, origin: str) -> str:
-    """The column that is called by one of the usual names, whatever its case."""
+def find_column(columns: Sequence[str], names: Sequence[str], what: str, origin: str) -> str:
+    """The column with the first of these names that occurs, whatever its case."""
     folded = {column.strip().casefold(): column for column in reversed(columns)}
-    for name in wanted:
+    for name in names:
         if name in folded:
             return folded[name]
     raise DataError(
         f"{origin} has no column for the {what}.",
         got=f"the columns {', '.join(columns[:12])}.",
-        hint=f"a column called {' or '.join(wanted[:3])}.",
+        hint=f"a column called {' or '.join(names[:3])}.",
     )
 
 
 def find_image_column(schema: Any, origin: str) -> str:
-    """The column of the pictures: one that holds them whole rather than one that names files."""
-    whole = [name for name in schema.names if name.casefold() in PATHS and embedded(schema.field(name))]
-    return whole[0] if whole else find_column(schema.names, PATHS, "pictures", origin)
+    """The column of images: embedded ones if there are any, else their paths."""
+    embedded = [name for name in schema.names if name.casefold() in PATHS and holds_images(schema.field(name))]
+    return embedded[0] if embedded else find_column(schema.names, PATHS, "images", origin)
 
 
-def open_rows(
+def build_table(
     columns: dict[str, Any],
     origin: str,
     *,
@@ -66,23 +66,25 @@ def open_rows(
     content: Callable[[int], Content] | None = None,
     stamp: Callable[[int], str] = no_stamp,
 ) -> Table:
-    """A table from columns of labels, of splits if there are any, and of paths unless the content is given.
+    """A table from columns of labels, of paths unless there is a `content` function, and of splits if present.
 
-    `class_names` are classes besides those that occur.
+    `class_names` are classes to list even if no row has them.
     """
     if content is None:
-        paths = _texts(columns[find_column(list(columns), PATHS, "pictures", origin)], "path", origin)
-        names, content, stamp = _files(Texts(paths), folder)
+        paths = _as_text(columns[find_column(list(columns), PATHS, "images", origin)], "path", origin)
+        names, content, stamp = _read_paths(StringColumn(paths), folder)
     assert names is not None
     if not len(names):
-        raise DataError(f"{origin} has no rows.", got="a head without a body.", hint="a row for each picture.")
+        raise DataError(f"{origin} has no rows.", got="only a header.", hint="one row per image.")
     key = find_column(list(columns), LABELS, "labels", origin)
-    classes, labels, starts = _labels(columns[key], key.strip().casefold(), class_names, origin)
-    found = [column for column in columns if column.strip().casefold() in SPLIT]
-    if splits is None:
-        splits = _splits(columns[found[0]], origin) if found else np.full(len(names), NO_SPLIT, dtype=np.int8)
+    classes, labels, starts = _encode_labels(columns[key], key.strip().casefold(), class_names, origin)
+    split_columns = [column for column in columns if column.strip().casefold() in SPLIT]
+    if splits is None and split_columns:
+        splits = _encode_splits(columns[split_columns[0]], origin)
+    elif splits is None:
+        splits = np.full(len(names), NO_SPLIT, dtype=np.int8)
     if not len(names) == len(splits) == (len(labels) if starts is None else len(starts) - 1):
-        raise DataError(f"{origin} has columns of unequal length.", got=f"{len(names)} pictures.", hint="a new copy.")
+        raise DataError(f"{origin} has columns of unequal length.", got=f"{len(names)} images.", hint="a fresh copy.")
     return Table(
         origin=origin,
         names=names,
@@ -96,68 +98,71 @@ def open_rows(
     )
 
 
-def plain(column: Any, origin: str) -> Any:
-    """A column in one piece, checked in every offset and byte, without dictionaries and large types."""
+def normalise_column(column: Any, origin: str) -> Any:
+    """A column as one fully validated chunk, without dictionaries and large types."""
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     try:
         column.validate(full=True)
         kind = column.type
         if pa.types.is_dictionary(kind):
-            return plain(column.cast(kind.value_type), origin)
+            return normalise_column(column.cast(kind.value_type), origin)
         if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
             return column.cast(pa.string())
         if pa.types.is_large_list(kind):
             return column.cast(pa.list_(kind.value_type))
     except pa.ArrowException as error:
-        raise DataError(f"{origin} has a damaged column.", got=brief(error), hint="a new copy.") from None
+        raise DataError(f"{origin} has a damaged column.", got=brief(error), hint="a fresh copy.") from None
     return column
 
 
-def named(column: Any, class_names: Sequence[str] | None, origin: str) -> Any:
-    """A column of labels by name, where numbers stand for names."""
-    column = plain(column, origin)
+def map_label_names(column: Any, class_names: Sequence[str] | None, origin: str) -> Any:
+    """A column of labels with class numbers replaced by names."""
+    column = normalise_column(column, origin)
     if class_names is None:
         return column
     check_names(class_names, origin)
     if pa.types.is_list(column.type):
-        return pa.ListArray.from_arrays(column.offsets, named(column.values, class_names, origin))
+        return pa.ListArray.from_arrays(column.offsets, map_label_names(column.values, class_names, origin))
     if not pa.types.is_integer(column.type):
         return column
     if column.null_count:
-        _texts(column, "label", origin)
+        _as_text(column, "label", origin)  # raises
     numbers = column.to_numpy(zero_copy_only=False)
     if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(class_names):
         raise DataError(
-            f"{origin} has a label that names no class.",
-            got=f"{numbers.min()} to {numbers.max()} with {len(class_names)} names.",
-            hint=f"0 to {len(class_names) - 1}.",
+            f"{origin} has a label without a class name.",
+            got=f"labels {numbers.min()} to {numbers.max()} and {len(class_names)} class names.",
+            hint=f"labels 0 to {len(class_names) - 1}.",
         )
     return pa.array(list(class_names), pa.string()).take(column)
 
 
-def joined(columns: Sequence[Any], origin: str) -> Any:
-    """Columns of several files, one after the other."""
+def concat_columns(columns: Sequence[Any], origin: str) -> Any:
+    """The same column of several files, concatenated."""
     try:
-        return pa.concat_arrays([plain(column, origin) for column in columns])
+        return pa.concat_arrays([normalise_column(column, origin) for column in columns])
     except pa.ArrowException as error:
-        raise DataError(f"{origin} has files that do not belong together.", got=brief(error)) from None
+        raise DataError(f"{origin} has files with different columns.", got=brief(error)) from None
 
 
-def _texts(column: Any, what: str, origin: str, *, empty: bool = False) -> Any:
-    """A column as text without gaps."""
-    column = plain(column, origin)
+def _as_text(column: Any, what: str, origin: str, *, allow_empty: bool = False) -> Any:
+    """A column as text; missing values are refused, and so are empty ones unless allowed."""
+    column = normalise_column(column, origin)
     if pa.types.is_null(column.type) or column.null_count:
         row = 0 if pa.types.is_null(column.type) else pc.index(column.is_null(), value=True).as_py()
-        raise DataError(f"{origin} has a row without a {what}.", got=f"row {row + 1}.", hint="a value there.")
+        raise DataError(f"{origin} has a row without a {what}.", got=f"row {row + 1}.", hint="filling it in.")
     if not any(test(column.type) for test in (pa.types.is_string, pa.types.is_integer, pa.types.is_boolean)):
-        raise DataError(f"{origin} has a {what} of another kind.", got=f"{column.type}.", hint="text or whole numbers.")
+        raise DataError(f"{origin} has a {what} of the wrong type.", got=f"{column.type}.", hint="text or integers.")
     texts = column if pa.types.is_string(column.type) else column.cast(pa.string())
-    if not empty and len(texts) and (row := pc.index(texts, "").as_py()) >= 0:
-        raise DataError(f"{origin} has a row without a {what}.", got=f"row {row + 1}.", hint="a value there.")
+    if not allow_empty and len(texts) and (row := pc.index(texts, "").as_py()) >= 0:
+        raise DataError(f"{origin} has a row without a {what}.", got=f"row {row + 1}.", hint="filling it in.")
     return texts
 
 
-def _files(paths: Sequence[str], folder: Path) -> tuple[Sequence[str], Callable[[int], Content], Callable[[int], str]]:
+def _read_paths(
+    paths: Sequence[str], folder: Path
+) -> tuple[Sequence[str], Callable[[int], Content], Callable[[int], str]]:
+    """Names, content and stamps of images stored in files."""
     return (
         paths,
         lambda index: read_file(folder / paths[index], name=paths[index]),
@@ -165,53 +170,53 @@ def _files(paths: Sequence[str], folder: Path) -> tuple[Sequence[str], Callable[
     )
 
 
-def _labels(
+def _encode_labels(
     column: Any, key: str, class_names: Sequence[str], origin: str
 ) -> tuple[tuple[str, ...], NDArray[np.int32], NDArray[np.int64] | None]:
-    """The classes, each row's class numbers, and where they start if a row may have several."""
-    column, starts = plain(column, origin), None
-    if pa.types.is_string(column.type) and key in SEVERAL:
+    """The classes, each row's class numbers, and for multi-label columns where each row's numbers start."""
+    column, starts = normalise_column(column, origin), None
+    if pa.types.is_string(column.type) and key in MULTI_LABEL:
         column = pc.split_pattern_regex(pc.utf8_trim_whitespace(column), r"\s*[;|]\s*")
     if pa.types.is_list(column.type):
         counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
-        texts = (
-            _texts(pc.list_flatten(column), "label", origin, empty=True) if counts.sum() else pa.array([], pa.string())
-        )
-        kept = pc.not_equal(pc.utf8_trim_whitespace(texts), "")  # an empty cell is a picture without a label
-        rows = np.repeat(np.arange(len(counts)), counts)[kept.to_numpy(zero_copy_only=False)]
+        texts = pa.array([], pa.string())
+        if counts.sum():
+            texts = _as_text(pc.list_flatten(column), "label", origin, allow_empty=True)
+        present = pc.not_equal(pc.utf8_trim_whitespace(texts), "")  # an empty cell is an image without labels
+        rows = np.repeat(np.arange(len(counts)), counts)[present.to_numpy(zero_copy_only=False)]
         starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(counts)))]).astype(np.int64)
-        column = texts.filter(kept)
-    texts = _texts(pc.utf8_trim_whitespace(_texts(column, "label", origin, empty=True)), "label", origin)
-    coded = texts.dictionary_encode()
-    known = coded.dictionary.to_pylist()
-    classes = sorted_classes([*class_names, *known])
+        column = texts.filter(present)
+    texts = _as_text(pc.utf8_trim_whitespace(_as_text(column, "label", origin, allow_empty=True)), "label", origin)
+    encoded = texts.dictionary_encode()
+    occurring = encoded.dictionary.to_pylist()
+    classes = sorted_classes([*class_names, *occurring])
     number = {name: index for index, name in enumerate(classes)}
-    order = np.array([number[name] for name in known], dtype=np.int32)
-    return classes, order[coded.indices.to_numpy(zero_copy_only=False)], starts
+    numbers = np.array([number[name] for name in occurring], dtype=np.int32)
+    return classes, numbers[encoded.indices.to_numpy(zero_copy_only=False)], starts
 
 
-def _splits(column: Any, origin: str) -> NDArray[np.int8]:
-    coded = _texts(column, "split", origin).dictionary_encode()
+def _encode_splits(column: Any, origin: str) -> NDArray[np.int8]:
+    encoded = _as_text(column, "split", origin).dictionary_encode()
     numbers = []
-    for word in coded.dictionary.to_pylist():
+    for word in encoded.dictionary.to_pylist():
         name = SPLIT_NAMES.get(word.strip().casefold())
         if name is None:
-            raise DataError(f"{origin} has a split that is none.", got=f"{word!r}.", hint=f"{', '.join(SPLITS)}.")
+            raise DataError(f"{origin} has an unknown split.", got=f"{word!r}.", hint=f"{', '.join(SPLITS)}.")
         numbers.append(SPLITS.index(name))
-    return np.array(numbers, dtype=np.int8)[coded.indices.to_numpy(zero_copy_only=False)]
+    return np.array(numbers, dtype=np.int8)[encoded.indices.to_numpy(zero_copy_only=False)]
 
 
-def class_names_of(schema: Any, label: str) -> list[str] | None:
-    """The class names that Hugging Face's `datasets` writes into a schema, if they are there."""
+def class_names_from_schema(schema: Any, label: str) -> list[str] | None:
+    """The class names that Hugging Face `datasets` stores in a schema, if any."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
     except (KeyError, ValueError, TypeError, RecursionError):
         return None
-    return class_names_in(features, label)
+    return class_names_from_features(features, label)
 
 
-def class_names_in(features: Any, label: str) -> list[str] | None:
-    """The class names of a column in the features of `datasets`, plain or inside a list."""
+def class_names_from_features(features: Any, label: str) -> list[str] | None:
+    """The class names of a column, or of a list column, in the features of Hugging Face `datasets`."""
     feature = features.get(label) if isinstance(features, dict) else None
     for _ in range(2):
         if isinstance(feature, list):
@@ -222,21 +227,21 @@ def class_names_in(features: Any, label: str) -> list[str] | None:
     return None
 
 
-def embedded(column: Any) -> bool:
-    """Whether a column holds whole pictures, as bytes or as `datasets` stores them."""
+def holds_images(column: Any) -> bool:
+    """Whether a column holds encoded images, as bytes or in the structs of `datasets`."""
     kind = column.type
     if pa.types.is_struct(kind):
         return any(field.name == "bytes" for field in kind)
     return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
 
 
-def content_of(cell: Any, folder: Path, name: str) -> Content:
-    """The bytes of a picture in a cell, or of the file that it names."""
+def read_image_cell(cell: Any, folder: Path, name: str) -> Content:
+    """The bytes of the image in a cell, or of the file that the cell names."""
     value = cell.as_py()
     if isinstance(value, dict):
         value = value.get("bytes") or value.get("path")
     if isinstance(value, str):
         return read_file(folder / value, name=name)
     if not isinstance(value, bytes):
-        raise DataError(f"{name} holds no picture.", got=f"{type(value).__name__}.", hint="leaving it out.")
+        raise DataError(f"{name} holds no image.", got=f"{type(value).__name__}.", hint="removing that row.")
     return value

@@ -1,4 +1,4 @@
-"""A folder of class folders, with or without folders for train, val and test above them."""
+"""A folder with one subfolder per class, optionally below train, val and test folders."""
 
 from __future__ import annotations
 
@@ -8,85 +8,85 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.class_folders import UNFIT_NAME, arrange, is_companion, is_image_name
+from vitrail.data.class_folders import UNSUPPORTED, arrange, is_companion, is_image_name
 from vitrail.data.decode import file_stamp, read_file
-from vitrail.data.table import Finding, Table, numbered
+from vitrail.data.table import Finding, Table, encode_labels
 
-OUT = "a link out of the folder, to"
-ASTRAY = "a link that leads nowhere, or in a circle"
-TO_FOLDER = "a link to a folder, which is not followed"
-SPECIAL = "a pipe, socket or device, which is never opened"
-
-
-def recognise(word: str) -> bool:
-    """Any folder: the finder asks this source last."""
-    return Path(word).is_dir()
+OUTSIDE_LINK = "a link to outside the folder:"
+BROKEN_LINK = "a broken or circular link"
+FOLDER_LINK = "a link to a folder, which is not followed"
+SPECIAL_FILE = "a pipe, socket or device, which is never opened"
 
 
-def open_source(word: str) -> Table:
-    """All pictures below the folder; what is none is left aside and named, hidden files are none of our business."""
-    root = Path(word)
-    names, aside = _walk(root)
-    places, more = arrange(names, str(root), aside)
-    classes, labels = numbered([place.label for place in places])
-    kept = [place.name for place in places]
+def recognise(location: str) -> bool:
+    """Whether this is a folder. Any folder matches, so this source is tried last."""
+    return Path(location).is_dir()
+
+
+def open_source(location: str) -> Table:
+    """All images below the folder. Other files are reported as findings; hidden ones are skipped silently."""
+    root = Path(location)
+    found, findings = _walk(root)
+    places, ignored = arrange(found, str(root), findings)
+    classes, labels = encode_labels([place.label for place in places])
+    names = [place.name for place in places]
     return Table(
         origin=str(root),
-        names=kept,
+        names=names,
         classes=classes,
         labels=labels,
         splits=np.array([place.split for place in places], dtype=np.int8),
-        content=lambda index: read_file(root / kept[index], name=kept[index]),
-        stamp=lambda index: file_stamp(root / kept[index]),
-        aside=(*aside, *more),
+        content=lambda index: read_file(root / names[index], name=names[index]),
+        stamp=lambda index: file_stamp(root / names[index]),
+        findings=(*findings, *ignored),
         root=root,
     )
 
 
 def _walk(root: Path) -> tuple[list[str], list[Finding]]:
-    """The files called like pictures, by their names from the root, and what else was met."""
+    """The files with image suffixes, as paths relative to the root, and findings about everything else."""
     inside = root.resolve()
     names: list[str] = []
-    aside: list[Finding] = []
-    waiting = [""]
-    while waiting:
-        folder = waiting.pop()
+    findings: list[Finding] = []
+    pending = [""]
+    while pending:
+        folder = pending.pop()
         try:
             entries = list(os.scandir(root / folder))
         except OSError as error:
             if not folder:
                 raise
-            aside.append(Finding(folder, "unreadable", error.strerror or str(error)))
+            findings.append(Finding(folder, "unreadable", error.strerror or str(error)))
             continue
         entries = [entry for entry in entries if not entry.name.startswith(".")]
         if folder and not entries:
-            aside.append(Finding(folder, "ignored", "an empty folder"))
+            findings.append(Finding(folder, "ignored", "an empty folder"))
         for entry in entries:
             name = f"{folder}/{entry.name}" if folder else entry.name
-            found = _look(Path(entry.path), inside)
-            if isinstance(found, tuple):
-                aside.append(Finding(name, *found))
-            elif found == "folder":
-                waiting.append(name)
+            kind = _classify(Path(entry.path), inside)
+            if isinstance(kind, tuple):
+                findings.append(Finding(name, *kind))
+            elif kind == "folder":
+                pending.append(name)
             elif is_image_name(name):
                 names.append(name)
             elif not is_companion(name) and "." in entry.name:
-                aside.append(Finding(name, "ignored", UNFIT_NAME))
-    return names, aside
+                findings.append(Finding(name, "ignored", UNSUPPORTED))
+    return names, findings
 
 
-def _look(path: Path, inside: Path) -> str | tuple[str, str]:
-    """`file`, `folder`, or why it is neither: the kind of a finding and its detail. Opens nothing."""
+def _classify(path: Path, inside: Path) -> str | tuple[str, str]:
+    """`file`, `folder`, or the kind and detail of a finding if it is neither. Opens nothing."""
     try:
         linked = path.is_symlink()
-        real = path.resolve(strict=True) if linked else path
-        if linked and not real.is_relative_to(inside):
-            return "link", f"{OUT} {real}"
+        target = path.resolve(strict=True) if linked else path
+        if linked and not target.is_relative_to(inside):
+            return "link", f"{OUTSIDE_LINK} {target}"
         mode = path.stat().st_mode
     except (OSError, RuntimeError):
-        return "link", ASTRAY
+        return "link", BROKEN_LINK
     if stat.S_ISREG(mode):
         return "file"
     if not stat.S_ISDIR(mode):
-        return "special", SPECIAL
-    return ("link", TO_FOLDER) if linked else "folder"
+        return "special", SPECIAL_FILE
+    return ("link", FOLDER_LINK) if linked else "folder"

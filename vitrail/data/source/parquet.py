@@ -1,4 +1,4 @@
-"""A Parquet file, or a folder of them as data sets on the hub have: paths or whole pictures, labels, splits."""
+"""A Parquet file, or a folder of them as on the Hugging Face hub: image paths or embedded images, labels, splits."""
 
 from __future__ import annotations
 
@@ -10,59 +10,59 @@ import numpy as np
 from vitrail.data.arrow.columns import (
     LABELS,
     SPLIT,
-    class_names_of,
-    content_of,
-    embedded,
+    build_table,
+    class_names_from_schema,
+    concat_columns,
     find_column,
     find_image_column,
-    joined,
-    named,
-    open_rows,
+    holds_images,
+    map_label_names,
+    read_image_cell,
 )
-from vitrail.data.arrow.files import Parquet
+from vitrail.data.arrow.files import ParquetReader
 from vitrail.data.class_folders import has_class_folders
 from vitrail.data.table import NO_SPLIT, Content, Table, split_number
 
 SUFFIX = ".parquet"
 
 
-def recognise(word: str) -> bool:
-    """A Parquet file, or a folder in which they lie."""
-    return bool(_files(Path(word)))
+def recognise(location: str) -> bool:
+    """Whether this is a Parquet file, or a folder of them."""
+    return bool(_list_files(Path(location)))
 
 
-def open_source(word: str) -> Table:
-    """The rows in their order, file by file; without a split column, a file called train-... is the split train."""
-    path = Path(word)
-    files = [Parquet(each) for each in _files(path)]
-    heads = files[0].schema.names
-    picture = find_image_column(files[0].schema, str(path))
-    label = find_column(heads, LABELS, "labels", str(path))
+def open_source(location: str) -> Table:
+    """The rows in order, file by file. Without a split column, a file named train-... is the split train."""
+    path = Path(location)
+    files = [ParquetReader(each) for each in _list_files(path)]
+    column_names = files[0].schema.names
+    image_column = find_image_column(files[0].schema, str(path))
+    label_column = find_column(column_names, LABELS, "labels", str(path))
     class_names: list[str] = []
     labels = []
     for file in files:
-        find_column(file.schema.names, (picture,), "pictures", str(file.path))
-        known = class_names_of(file.schema, label)
-        class_names += known or []
-        labels.append(named(file.column(label), known, str(file.path)))
-    columns = {label: joined(labels, str(path))}
-    for name in (name for name in heads if name.casefold() in SPLIT):
-        columns[name] = joined([file.column(name) for file in files], str(path))
+        find_column(file.schema.names, (image_column,), "images", str(file.path))
+        names_in_file = class_names_from_schema(file.schema, label_column)
+        class_names += names_in_file or []
+        labels.append(map_label_names(file.read_column(label_column), names_in_file, str(file.path)))
+    columns = {label_column: concat_columns(labels, str(path))}
+    for name in (name for name in column_names if name.casefold() in SPLIT):
+        columns[name] = concat_columns([file.read_column(name) for file in files], str(path))
     splits = None
     if len(columns) == 1:
         splits = np.array([_split_of(file.path) for file in files for _ in range(file.num_rows)], dtype=np.int8)
     folder = path if path.is_dir() else path.parent
-    if not embedded(files[0].schema.field(picture)):
-        columns[picture] = joined([file.column(picture) for file in files], str(path))
-        return open_rows(columns, str(path), folder=folder, root=path, class_names=class_names, splits=splits)
-    places = [(file, row) for file in files for row in range(file.num_rows)]
-    names = [f"{file.path.stem}:{row}" for file, row in places]
+    if not holds_images(files[0].schema.field(image_column)):
+        columns[image_column] = concat_columns([file.read_column(image_column) for file in files], str(path))
+        return build_table(columns, str(path), folder=folder, root=path, class_names=class_names, splits=splits)
+    rows = [(file, row) for file in files for row in range(file.num_rows)]
+    names = [f"{file.path.stem}:{row}" for file, row in rows]
 
     def content(index: int) -> Content:
-        file, row = places[index]
-        return content_of(file.cell(picture, row), folder, names[index])
+        file, row = rows[index]
+        return read_image_cell(file.read_cell(image_column, row), folder, names[index])
 
-    return open_rows(
+    return build_table(
         columns,
         str(path),
         folder=folder,
@@ -74,8 +74,8 @@ def open_source(word: str) -> Table:
     )
 
 
-def _files(path: Path) -> list[Path]:
-    """The file itself, or the folder's files, in the order train, val, test."""
+def _list_files(path: Path) -> list[Path]:
+    """The file itself, or the folder's files in the order train, val, test."""
     if path.is_file():
         return [path] if path.suffix.lower() == SUFFIX else []
     found = [*path.glob(f"*{SUFFIX}"), *path.glob(f"data/*{SUFFIX}")] if path.is_dir() else []

@@ -9,42 +9,42 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.engine.exported import KEY, Run, damaged
+from vitrail.engine.exported import KEY, InferFn, invalid_export
 
 FILE, TITLE, PACKAGE = "model.xml", "OpenVINO", "openvino"
 
 
-def start(path: Path, threads: int) -> tuple[dict[str, Any], Run]:
-    """What an exported file says of itself, and a function from pixels to logits."""
+def start(path: Path, threads: int) -> tuple[dict[str, Any], InferFn]:
+    """Open an exported file; return its metadata and a function from pixels to logits."""
     import openvino
 
     core = openvino.Core()
 
     @cache
-    def request(alone: bool) -> Any:
-        """A compiled model; for one picture of a known shape it is another one, which is faster."""
-        given = model.clone()
-        if alone:
-            given.reshape({"pixels": openvino.PartialShape([1, *list(given.input("pixels").partial_shape)[1:]])})
-        return core.compile_model(given, "CPU", settings).create_infer_request()
+    def infer_request(single: bool) -> Any:
+        """A request for a compiled model; with a fixed batch size of 1 it is faster."""
+        compiled = model.clone()
+        if single:
+            compiled.reshape({"pixels": openvino.PartialShape([1, *list(compiled.input("pixels").partial_shape)[1:]])})
+        return core.compile_model(compiled, "CPU", settings).create_infer_request()
 
     try:
         model = core.read_model(path)
         facts = json.loads(model.get_rt_info([KEY]).astype(str))
-        able = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        capabilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         settings = {
             "PERFORMANCE_HINT": "LATENCY",
-            # Told in any case: else the plugin takes bfloat16 by itself, where the processor has it.
-            "INFERENCE_PRECISION_HINT": "bf16" if facts["compute"] == "bf16" and "BF16" in able else "f32",
+            # Always set: otherwise the plugin uses bfloat16 wherever the processor supports it.
+            "INFERENCE_PRECISION_HINT": "bf16" if facts["compute"] == "bf16" and "BF16" in capabilities else "f32",
             "INFERENCE_NUM_THREADS": threads,
         }
-        request(alone=False)
-    except Exception as error:  # noqa: BLE001 - OpenVINO raises RuntimeError and kinds of its own
-        raise damaged(path, error) from None
+        infer_request(single=False)
+    except Exception as error:  # noqa: BLE001 - OpenVINO raises RuntimeError and its own exceptions
+        raise invalid_export(path, error) from None
 
     def run(pixels: Any) -> Any:
-        asked = request(alone=len(pixels) == 1 and not facts.get("dynamic"))
-        asked.infer({"pixels": pixels}, share_inputs=True)
-        return np.array(asked.get_tensor("logits").data)
+        request = infer_request(single=len(pixels) == 1 and not facts.get("dynamic"))
+        request.infer({"pixels": pixels}, share_inputs=True)
+        return np.array(request.get_tensor("logits").data)
 
     return facts, run

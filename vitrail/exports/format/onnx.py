@@ -1,4 +1,4 @@
-"""ONNX: one file that every runtime opens; what Vitrail knows of the model stands in its metadata."""
+"""ONNX: one file that every runtime opens; labels and preprocessing are stored in its metadata."""
 
 from __future__ import annotations
 
@@ -12,23 +12,29 @@ from numpy.typing import NDArray
 
 from vitrail.engine.exported import KEY
 from vitrail.exports.int8 import quantize
-from vitrail.exports.traced import Traced, save
+from vitrail.exports.tracing import Tracer, save
 
 PACKAGES = ("onnx", "onnxscript")
 PRECISIONS = ("fp32", "int8")
 
 
 def write(
-    traced: Traced, path: Path, precision: str, facts: dict[str, Any], *, pixels: NDArray[Any], keep: Sequence[str]
+    tracer: Tracer,
+    path: Path,
+    precision: str,
+    metadata: dict[str, Any],
+    *,
+    pixels: NDArray[Any],
+    float_layers: Sequence[str],
 ) -> None:
     """Write the model."""
-    proto = copy.deepcopy(traced.proto)
+    model = copy.deepcopy(tracer.onnx_model)
     if precision == "int8":
-        proto = quantize(proto, pixels, keep=traced.nodes(keep))
-    for entry in list(proto.metadata_props):
-        proto.metadata_props.remove(entry)
-    proto.metadata_props.add(key=KEY, value=json.dumps(facts))
-    for node in proto.graph.node:  # the tracer's notes, with paths of this machine among them
+        model = quantize(model, pixels, float_nodes=tracer.nodes(float_layers))
+    for entry in list(model.metadata_props):
+        model.metadata_props.remove(entry)
+    model.metadata_props.add(key=KEY, value=json.dumps(metadata))
+    for node in model.graph.node:  # the tracer's notes include paths of this machine
         del node.metadata_props[:]
         node.doc_string = ""
-    save(proto, path)
+    save(model, path)

@@ -1,4 +1,4 @@
-"""Figure 6 of arXiv 2010.11929: what the output looks at in the picture."""
+"""Figure 6 of arXiv 2010.11929: attention from the output to the image."""
 
 from __future__ import annotations
 
@@ -7,51 +7,51 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from vitrail.errors import shown
+from vitrail.errors import printable
 from vitrail.inspection.drawing import Drawing, require_sample
 from vitrail.inspection.explanation import explain
 from vitrail.inspection.sample import Sample
-from vitrail.inspection.still import lay_map
+from vitrail.inspection.still import draw_heatmap
 from vitrail.inspection.trace import require_attention
 
-TITLE = "Attention from the output to the picture"
-SAYS = (
-    "Attention, followed back through all blocks (rollout), and what of it spoke for the likeliest class (relevance). "
-    "A good classifier looks at what makes the class, not at what happens to stand beside it."
+TITLE = "Attention from the output to the image"
+DESCRIPTION = (
+    "Attention rollout through all blocks, and relevance, the part of the attention that supports the top class. "
+    "A good classifier attends to what defines the class, not to what often appears beside it."
 )
 NUM_IMAGES = 4
 METHODS = ("rollout", "relevance")
 
 
 def draw(model: Any, sample: Sample | None) -> Drawing:
-    """A column for each of a few pictures, cut to what the model sees."""
+    """A column for each of a few images, cropped to what the model sees."""
     require_attention(model, "vitrail explain --method gradcam")
     sample = require_sample(sample, "attention maps")
     num = min(NUM_IMAGES, len(sample))
     figure = Figure(figsize=(1.7 * num, 1.7 * (1 + len(METHODS)) + 0.3), layout="constrained")
     axes = figure.subplots(1 + len(METHODS), num, squeeze=False)
-    numbers: list[tuple[object, ...]] = []
+    rows: list[tuple[object, ...]] = []
     for column in range(num):
-        found = explain(model, sample.source.content(column), methods=METHODS, top=1)
-        seen = model.preprocess.pixels(found.picture)
-        extent = (0, seen.shape[1], seen.shape[0], 0)
+        explanation = explain(model, sample.source.content(column), methods=METHODS, top=1)
+        visible = model.preprocess.resize_and_crop(explanation.image)
+        extent = (0, visible.shape[1], visible.shape[0], 0)
         axes[0, column].set_title(
-            f"{fill(shorten(shown(found.labels[0]), 44), 22)}\n{found.probabilities[0]:.0%}",
+            f"{fill(shorten(printable(explanation.labels[0]), 44), 22)}\n{explanation.probabilities[0]:.0%}",
             fontsize=8,
             parse_math=False,
         )
         for axis in axes[:, column]:
-            axis.imshow(seen, extent=extent)
+            axis.imshow(visible, extent=extent)
             axis.set(xticks=[], yticks=[])
             axis.spines[:].set_visible(False)
         for axis, method in zip(axes[1:, column], METHODS, strict=True):
-            lay_map(axis, found.heat[method][0], extent)
-        numbers += [
-            (sample.source.names[column], method, row, place, f"{value:.6f}")
+            draw_heatmap(axis, explanation.heatmaps[method][0], extent)
+        rows += [
+            (sample.source.names[column], method, y, x, f"{value:.6f}")
             for method in METHODS
-            for row, line in enumerate(found.heat[method][0].tolist())
-            for place, value in enumerate(line)
+            for y, line in enumerate(explanation.heatmaps[method][0].tolist())
+            for x, value in enumerate(line)
         ]
     for axis, method in zip(axes[1:, 0], METHODS, strict=True):
         axis.set_ylabel(method)
-    return Drawing(figure, ("picture", "method", "row", "column", "value"), numbers)
+    return Drawing(figure, ("image", "method", "row", "column", "value"), rows)

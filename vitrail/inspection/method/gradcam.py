@@ -1,4 +1,4 @@
-"""Grad-CAM (Selvaraju et al., arXiv 1610.02391) on the last map of features: the baseline that needs no attention."""
+"""Grad-CAM (Selvaraju et al., arXiv 1610.02391) on the last feature map: the baseline that needs no attention."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from vitrail.inspection.trace import has_attention
 from vitrail.tokens import Tokens
 
 TITLE = "Grad-CAM"
-SAYS = "Features weighted by their gradient: where what speaks for the class is strong."
+DESCRIPTION = "Features weighted by their gradient: where features that support the selected class are strong."
 NEEDS_ATTENTION = False
 
 
-def heat(model: Any, images: Float[Tensor, "1 C Y X"], classes: Sequence[int]) -> Float[Tensor, "K Y X"]:
-    """Where the features that speak for each class are strong."""
+def compute_heatmaps(model: Any, images: Float[Tensor, "1 C Y X"], classes: Sequence[int]) -> Float[Tensor, "K Y X"]:
+    """Where the features that support each class are strong."""
     with torch.enable_grad():
         tokens, logits = _last_features(model, images.detach().requires_grad_())
-        maps = []
+        heatmaps = []
         for place, number in enumerate(classes):
             (gradient,) = torch.autograd.grad(logits[0, number], tokens.x, retain_graph=place + 1 < len(classes))
             weight = tokens.with_x(gradient).cells.mean(dim=1, keepdim=True)
-            maps.append((weight * tokens.cells).sum(dim=-1).clamp_min(0.0)[0])
-    return torch.stack(maps).detach().view(len(maps), *tokens.layout.grid)
+            heatmaps.append((weight * tokens.cells).sum(dim=-1).clamp_min(0.0)[0])
+    return torch.stack(heatmaps).detach().view(len(heatmaps), *tokens.layout.grid)
 
 
 def _last_features(model: Any, images: Float[Tensor, "1 C Y X"]) -> tuple[Tokens, Float[Tensor, "1 K"]]:
-    """The features from which the places still matter: of a transformer, those before the last block's attention."""
+    """The last features whose position still matters: in a transformer, those before the last block's attention."""
     tokens = model.tokenize(images)
     if not has_attention(model):
         tokens = model.encode(tokens)

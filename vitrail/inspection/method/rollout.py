@@ -1,8 +1,8 @@
-"""Attention rollout (Abnar and Zuidema, arXiv 2005.00928): attention multiplied through all layers.
+"""Attention rollout (Abnar and Zuidema, arXiv 2005.00928): attention multiplied through all blocks.
 
-The decks' "attention from the output token to the input space", and figure 6 of arXiv 2010.11929. Half of what a token
-becomes is what it was, by the residual connection, so each layer's matrix is averaged with the identity. The map is the
-same for every class.
+"Attention from the output token to the input space", figure 6 of arXiv 2010.11929. The residual connection passes each
+token on beside its attention, so each block's matrix is averaged with the identity. The heatmap is the same for every
+class.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.inspection.trace import attention_of, on_grid, readout, require_attention, trace
+from vitrail.inspection.trace import attention_weights, on_grid, pooling_weights, require_attention, trace
 
-TITLE = "Rollout"
-SAYS = (
-    "Attention multiplied through all blocks: where the head's information comes from. It is the same for every class."
-)
+TITLE = "Attention rollout"
+DESCRIPTION = "Attention multiplied through all blocks: where the head's input comes from. The same for every class."
 NEEDS_ATTENTION = True
 Fusion = Literal["mean", "max", "min"]
 
@@ -27,7 +25,7 @@ Fusion = Literal["mean", "max", "min"]
 def roll_out(
     layers: Iterable[Float[Tensor, "B H N N"]], *, fusion: Fusion = "mean", discard_rate: float = 0.0
 ) -> Float[Tensor, "B N N"]:
-    """The product of all layers; rows sum to one. `discard_rate` is the share of the smallest weights set to zero."""
+    """The product of all blocks; rows sum to one. The smallest `discard_rate` of the weights are set to zero."""
     product: Tensor | None = None
     for heads in layers:
         fused = heads.mean(dim=1) if fusion == "mean" else heads.amax(dim=1) if fusion == "max" else heads.amin(dim=1)
@@ -37,12 +35,12 @@ def roll_out(
         step = fused + torch.eye(fused.shape[-1], dtype=fused.dtype, device=fused.device)
         step = step / step.sum(dim=-1, keepdim=True)
         product = step if product is None else step @ product
-    assert product is not None, "a model has layers"
+    assert product is not None, "a model has at least one block"
     return product
 
 
 @torch.no_grad()
-def heat(
+def compute_heatmaps(
     model: Any,
     images: Float[Tensor, "1 C Y X"],
     classes: Sequence[int],
@@ -50,10 +48,10 @@ def heat(
     fusion: Fusion = "mean",
     discard_rate: float = 0.0,
 ) -> Float[Tensor, "K Y X"]:
-    """What reaches the head from each cell of the picture, the same for all classes."""
+    """How much of each cell reaches the head, the same for all classes."""
     require_attention(model, "--method gradcam")
-    found = trace(model, images)
-    layers = (attention_of(block, tokens) for block, tokens in zip(model.blocks, found.inputs, strict=True))
+    traced = trace(model, images)
+    layers = (attention_weights(block, tokens) for block, tokens in zip(model.blocks, traced.inputs, strict=True))
     rolled = roll_out(layers, fusion=fusion, discard_rate=discard_rate)
-    row = readout(model, found.output)[:, None] @ rolled
-    return on_grid(row[:, 0], found.layout).expand(len(classes), -1, -1)
+    row = pooling_weights(model, traced.output)[:, None] @ rolled
+    return on_grid(row[:, 0], traced.layout).expand(len(classes), -1, -1)

@@ -1,8 +1,8 @@
-"""Full attention: every token looks at every token (Vaswani et al., arXiv 1706.03762, section 3.2).
+"""Full attention: every token attends to every token (Vaswani et al., arXiv 1706.03762, section 3.2).
 
-`forward` takes PyTorch's fused kernel, which never forms the attention matrix; only for training in bfloat16 on a CPU
-does it write the products out, which is several times as fast there. `weights` computes the matrix honestly when
-somebody wants to see it; a contract test ties them together.
+`forward` uses PyTorch's fused kernel, which never forms the attention matrix. The exception is bfloat16 training on a
+CPU, where explicit matrix products are several times as fast. `weights` computes the matrix for inspection; a contract
+test checks that both agree.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from vitrail.errors import SpecError
 from vitrail.tokens import Layout, Tokens
 
-LONG = 1024  # tokens past which the attention matrix is too large to be written out
+MAX_UNFUSED_TOKENS = 1024  # beyond that, the attention matrix takes too much memory
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention; `causal` hides the tokens that come later, `Tokens.mask` hides padding."""
+    """Multi-head self-attention; `causal` hides later tokens, `Tokens.mask` hides padding."""
 
     def __init__(
         self, *, width: int, heads: int, bias: bool = True, causal: bool = False, dropout_rate: float = 0.0
@@ -34,12 +34,12 @@ class Attention(nn.Module):
         self.proj_drop = nn.Dropout(dropout_rate)
 
     def split(self, tokens: Tokens) -> tuple[Float[Tensor, "B H N E"], ...]:
-        """Queries, keys and values of each head."""
+        """Compute the queries, keys and values of each head."""
         q, k, v = rearrange(self.qkv(tokens.x), "B N (three H E) -> three B H N E", three=3, H=self.heads)
         return q, k, v
 
     def merge(self, heads: Float[Tensor, "B H N E"]) -> Float[Tensor, "B N D"]:
-        """The heads' outputs side by side, projected back to the width of the tokens."""
+        """Concatenate the heads' outputs and project them."""
         return self.proj_drop(self.proj(rearrange(heads, "B H N E -> B N (H E)")))
 
     def forward(self, tokens: Tokens) -> Float[Tensor, "B N D"]:
@@ -49,9 +49,9 @@ class Attention(nn.Module):
         return self.merge(heads)
 
     def weights(self, tokens: Tokens, queries: Int64[Tensor, " n"] | None = None) -> Float[Tensor, "B H N N"]:
-        """How much each token (row) looks at each token (column), head by head; rows sum to one.
+        """Compute each head's attention from every token (row) to every token (column); rows sum to one.
 
-        With `queries` only the rows of these tokens are computed.
+        With `queries`, compute the rows of these tokens only.
         """
         q, k, _ = self.split(tokens)
         return attention_weights(q, k, mask=tokens.mask, causal=self.causal, queries=queries)
@@ -62,7 +62,7 @@ class Attention(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Multi-head attention from tokens to the tokens of another sequence, their context."""
+    """Multi-head attention from tokens to those of another sequence, their context."""
 
     def __init__(
         self, *, width: int, heads: int, context_width: int | None = None, bias: bool = True, dropout_rate: float = 0.0
@@ -76,13 +76,13 @@ class CrossAttention(nn.Module):
         self.proj_drop = nn.Dropout(dropout_rate)
 
     def split(self, tokens: Tokens, context: Tokens) -> tuple[Float[Tensor, "B H _ E"], ...]:
-        """Queries of the tokens, keys and values of the context, for each head."""
+        """Compute each head's queries from the tokens, and its keys and values from the context."""
         q = rearrange(self.q(tokens.x), "B N (H E) -> B H N E", H=self.heads)
         k, v = rearrange(self.kv(context.x), "B M (two H E) -> two B H M E", two=2, H=self.heads)
         return q, k, v
 
     def merge(self, heads: Float[Tensor, "B H N E"]) -> Float[Tensor, "B N D"]:
-        """The heads' outputs side by side, projected back to the width of the tokens."""
+        """Concatenate the heads' outputs and project them."""
         return self.proj_drop(self.proj(rearrange(heads, "B H N E -> B N (H E)")))
 
     def forward(self, tokens: Tokens, context: Tokens) -> Float[Tensor, "B N D"]:
@@ -91,7 +91,7 @@ class CrossAttention(nn.Module):
         return self.merge(attend(q, k, v, mask=context.mask, dropout_rate=dropout_rate))
 
     def weights(self, tokens: Tokens, context: Tokens) -> Float[Tensor, "B H N M"]:
-        """How much each token (row) looks at each token of the context (column); rows sum to one."""
+        """Compute each head's attention from every token (row) to every context token (column); rows sum to one."""
         q, k, _ = self.split(tokens, context)
         return attention_weights(q, k, mask=context.mask)
 
@@ -106,9 +106,9 @@ def attend(
     dropout_rate: float = 0.0,
     fused: bool | None = None,
 ) -> Float[Tensor, "B H N E"]:
-    """softmax(q k' / sqrt(E)) v, in the fused kernel unless its gradient is slow here (`fused`, or by a rule if None)."""
+    """softmax(q k' / sqrt(E)) v, by the fused kernel unless its backward pass is slow (see `_write_out`)."""
     if mask is None and not causal and not dropout_rate and _write_out(q, fused):
-        # Copies, because oneDNN's bfloat16 products want their rows in a row.
+        # Copies, because oneDNN's bfloat16 products need contiguous rows.
         q, k, v = (q * q.shape[-1] ** -0.5).contiguous(), k.contiguous(), v.contiguous()
         return (q @ k.transpose(-2, -1)).softmax(dim=-1) @ v
     if mask is None:
@@ -123,7 +123,7 @@ def _write_out(q: Tensor, fused: bool | None) -> bool:
     Whoever has measured says so by `fused`. Else it is done in bfloat16 on CPUs, where the fused kernel's gradient was
     2 to 6 times slower (benchmarks/attention.py).
     """
-    if not q.requires_grad or q.shape[-2] > LONG:
+    if not q.requires_grad or q.shape[-2] > MAX_UNFUSED_TOKENS:
         return False
     return not fused if fused is not None else q.device.type == "cpu" and q.dtype == torch.bfloat16
 
@@ -143,7 +143,7 @@ def attention_weights(
     causal: bool = False,
     queries: Int64[Tensor, " n"] | None = None,
 ) -> Float[Tensor, "B H N M"]:
-    """softmax(q k' / sqrt(E)), written out; a query that may look at nothing gets zeros, as in the kernel."""
+    """softmax(q k' / sqrt(E)) as a matrix; a query without visible keys gets zeros, as in the fused kernel."""
     visible = _visible(q, k, mask, causal)
     if queries is not None:
         q = q[..., queries, :]
@@ -156,7 +156,7 @@ def attention_weights(
 
 
 def _visible(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool) -> Bool[Tensor, "B _ N M"] | None:
-    """Which key each query may look at, or None when all of them."""
+    """Return which keys each query may attend to, or None for all of them."""
     visible = None if mask is None else rearrange(mask, "B M -> B 1 1 M")
     if causal:
         earlier = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
@@ -165,9 +165,9 @@ def _visible(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool) -> Bool[Te
 
 
 def check_heads(width: int, heads: int) -> None:
-    """Refuse a number of heads that does not divide the width."""
+    """Reject a number of heads that does not divide the width."""
     if heads < 1 or width % heads:
-        fitting = [str(n) for n in range(1, min(width, 32) + 1) if width % n == 0]
+        divisors = [str(n) for n in range(1, min(width, 32) + 1) if width % n == 0]
         raise SpecError(
-            "heads must divide width.", got=f"heads={heads}, width={width}.", hint=f"heads={', '.join(fitting)}."
+            "heads must divide width.", got=f"heads={heads}, width={width}.", hint=f"heads={', '.join(divisors)}."
         )

@@ -1,62 +1,62 @@
-// One picture from the camera, which is on only while its panel is open.
+// A photo from the camera, which is on only while its panel is open.
 
 const byId = (id) => document.getElementById(id);
 let stream = null;
-let opening = 0; // a camera that comes up after its panel was closed is put out at once
+let session = 0; // a stream that starts after its panel was closed is stopped at once
 
 function close() {
-  opening += 1;
+  session += 1;
   for (const track of stream?.getTracks() ?? []) track.stop();
   stream = null;
-  byId("film").srcObject = null;
-  byId("shoot").hidden = true;
+  byId("camera-video").srcObject = null;
+  byId("camera-panel").hidden = true;
 }
 
 const REASONS = {
-  NotAllowedError: "This browser may not use the camera. Allow it in the address bar, then try again.",
-  NotFoundError: "No camera was found.",
-  NotReadableError: "The camera is in use by another program. Close that, then try again.",
+  NotAllowedError: "This browser blocks the camera. Allow it in the address bar, then try again.",
+  NotFoundError: "No camera found.",
+  NotReadableError: "Another program is using the camera. Close that program, then try again.",
 };
 
-async function open(onTrouble) {
-  const mine = ++opening;
+async function open(onError) {
+  const current = ++session;
   try {
-    const found = await navigator.mediaDevices.getUserMedia({ video: { facingMode: { ideal: "environment" } }, audio: false });
-    if (mine !== opening) return found.getTracks().forEach((track) => track.stop());
-    stream = found;
-    byId("shoot").hidden = false;
-    byId("film").srcObject = stream;
-    byId("take").focus();
+    const opened = await navigator.mediaDevices.getUserMedia({ video: { facingMode: { ideal: "environment" } }, audio: false });
+    if (current !== session) return opened.getTracks().forEach((track) => track.stop());
+    stream = opened;
+    byId("camera-panel").hidden = false;
+    byId("camera-video").srcObject = stream;
+    byId("camera-capture").focus();
   } catch (error) {
-    if (mine === opening) onTrouble(REASONS[error.name] ?? `The camera cannot be used: ${error.message}`);
+    if (current === session) onError(REASONS[error.name] ?? `The camera cannot be used: ${error.message}`);
   }
 }
 
-function taken(film) {
+function captureFrame(video) {
   const canvas = document.createElement("canvas");
-  canvas.width = film.videoWidth;
-  canvas.height = film.videoHeight;
-  canvas.getContext("2d").drawImage(film, 0, 0);
+  canvas.width = video.videoWidth;
+  canvas.height = video.videoHeight;
+  canvas.getContext("2d").drawImage(video, 0, 0);
   return new Promise((resolve) => canvas.toBlob(resolve, "image/jpeg", 0.92));
 }
 
-// Offered only where there is one to ask for: a browser gives none to a page that came over plain HTTP from elsewhere.
-export function offerCamera(onPicture, onTrouble) {
+// Offered only if the browser supports it: not for pages loaded over plain HTTP from another machine.
+export function offerCamera(onImage, onError) {
   if (!navigator.mediaDevices?.getUserMedia) return;
-  const button = byId("camera"), film = byId("film");
+  const button = byId("camera-open"), video = byId("camera-video");
   button.hidden = false;
-  button.addEventListener("click", () => open(onTrouble));
+  button.addEventListener("click", () => open(onError));
   const leave = () => {
     close();
     button.focus();
   };
-  byId("leave").addEventListener("click", leave);
-  byId("shoot").addEventListener("keydown", (event) => event.key === "Escape" && leave());
-  byId("take").addEventListener("click", async () => {
-    if (!film.videoWidth) return; // not a frame yet
-    const content = await taken(film);
+  byId("camera-close").addEventListener("click", leave);
+  byId("camera-panel").addEventListener("keydown", (event) => event.key === "Escape" && leave());
+  byId("camera-capture").addEventListener("click", async () => {
+    if (!video.videoWidth) return; // no frame yet
+    const content = await captureFrame(video);
     leave();
-    onPicture(new File([content], "From the camera.jpg", { type: "image/jpeg" }));
+    onImage(new File([content], "Camera photo.jpg", { type: "image/jpeg" }));
   });
   addEventListener("pagehide", close);
 }

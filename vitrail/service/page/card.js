@@ -1,120 +1,119 @@
 /* global make, percent, bar, capital, View */
-// The card of one picture: what it looks like, what the model says to it, and where it looked.
+// The card of one image: its preview, prediction and explanation.
 
-import { ask } from "./service.js";
+import { callApi } from "./api.js";
 
-const HINTS = {
-  bad_image: "Try another picture, or open this one elsewhere and save it as JPEG or PNG.",
-  too_large: "Make it smaller, then try again.",
-  too_busy: "Many are asking at this moment. Try again in a while.",
-  draining: "The server is being stopped. Try again once it runs.",
-  deadline: "It took too long. Try again in a while, or with a smaller picture.",
+const ADVICE = {
+  bad_image: "Try another image, or re-save this one as JPEG or PNG.",
+  too_large: "Try a smaller image.",
+  too_busy: "Try again in a moment.",
+  draining: "The server is shutting down. Try again once it is back.",
+  deadline: "Try again in a moment, or with a smaller image.",
 };
-const UNLIKE = "This picture is unlike those that the model knows, so its label means little.";
-let made = 0;
+const UNLIKE = "This image is unlike those the model was trained on, so its label means little.";
+const SHOW = "Show explanation", HIDE = "Hide explanation";
+let numCards = 0;
 
-// What to try: the server's hints are what follows "try", the page's own are whole sentences.
-const hintOf = (error) => error.advice ?? (error.hint ? `Try this: ${error.hint}` : (HINTS[error.code] ?? ""));
+export const adviceFor = (error) => error.advice ?? (error.hint ? `Try ${error.hint}` : (ADVICE[error.code] ?? ""));
 
-// All labels of a picture in one line.
-export function wordsOf(prediction, several) {
-  if (!several) return prediction.label;
-  return prediction.labels.length ? prediction.labels.join(", ") : "none of its labels";
+// All labels of an image in one line.
+export function labelText(prediction, multiLabel) {
+  if (!multiLabel) return prediction.label;
+  return prediction.labels.length ? prediction.labels.join(", ") : "no label";
 }
 
 export class Card {
   constructor(file, model, onRemove) {
-    Object.assign(this, { file, model, view: null, id: `picture-${++made}` });
-    this.address = URL.createObjectURL(file);
-    const image = make("img", { src: this.address, alt: "", on: { error: () => image.replaceWith(make("span", { class: "quiet", text: "This browser cannot show it" })) } });
+    Object.assign(this, { file, model, view: null, id: `image-${++numCards}` });
+    this.url = URL.createObjectURL(file);
+    const image = make("img", { src: this.url, alt: "", on: { error: () => image.replaceWith(make("span", { class: "quiet", text: "No preview" })) } });
     this.body = make("div", { class: "card-body" });
-    this.removal = make("button", { type: "button", class: "remove", "aria-label": `Remove ${file.name}`, title: "Remove", text: "\u00d7", on: { click: onRemove } });
+    this.removeButton = make("button", { type: "button", class: "remove", "aria-label": `Remove ${file.name}`, title: "Remove", text: "\u00d7", on: { click: onRemove } });
     this.element = make("li", { class: "card", id: this.id },
-      make("div", { class: "card-picture" }, image),
-      make("div", { class: "card-side" }, make("div", { class: "card-top" }, make("p", { class: "file", text: file.name }), this.removal), this.body));
-    this.wait("Waiting for its turn");
+      make("div", { class: "card-image" }, image),
+      make("div", { class: "card-content" }, make("div", { class: "card-header" }, make("p", { class: "file-name", text: file.name }), this.removeButton), this.body));
+    this.showWaiting("Waiting");
   }
 
-  put(...children) {
+  setBody(...children) {
     this.body.replaceChildren(...children);
   }
 
-  // While nothing is known yet.
-  wait(text, share = null) {
+  showWaiting(text, fraction = null) {
     this.element.setAttribute("aria-busy", "true");
     const line = make("p", { class: "quiet", text });
-    this.put(line, share === null ? make("div", { class: "shimmer", "aria-hidden": "true" }) : bar(share));
+    this.setBody(line, fraction === null ? make("div", { class: "shimmer", "aria-hidden": "true" }) : bar(fraction));
   }
 
-  told(prediction) {
-    const { several } = this.model, { unknown, labels, top } = prediction;
+  showPrediction(prediction) {
+    const multiLabel = this.model.multi_label, { unknown, labels, top } = prediction;
     this.element.setAttribute("aria-busy", "false");
-    const answer = several ? this.several(labels, unknown) : this.single(prediction);
-    const bars = top.map(({ label, confidence }) => make("li", {}, make("span", { text: label }), make("span", { class: "share", text: percent(confidence) }), bar(confidence)));
-    this.put(...answer, make("ol", { class: "bars", "aria-label": several ? "The likeliest labels, each with a confidence of its own" : "The likeliest labels" }, ...bars), ...this.showing());
+    const heading = multiLabel ? this.multiLabelHeading(labels, unknown) : this.singleLabelHeading(prediction);
+    const bars = top.map(({ label, confidence }) => make("li", {}, make("span", { text: label }), make("span", { class: "percentage", text: percent(confidence) }), bar(confidence)));
+    this.setBody(...heading, make("ol", { class: "bars", "aria-label": multiLabel ? "Top labels, each with its own confidence" : "Top labels" }, ...bars), ...this.explanationButton());
     this.element.classList.toggle("unknown", unknown);
   }
 
-  single({ label, confidence, unknown }) {
-    if (!unknown) return [make("h3", { class: "answer", text: label }), make("p", { class: "confidence", text: `Confidence ${percent(confidence)}` })];
-    return [make("h3", { class: "answer", text: "Unknown" }), make("p", { class: "verdict", text: UNLIKE }), make("p", { class: "confidence", text: `The nearest label is ${label}, ${percent(confidence)}` })];
+  singleLabelHeading({ label, confidence, unknown }) {
+    if (!unknown) return [make("h3", { class: "prediction", text: label }), make("p", { class: "confidence", text: `Confidence ${percent(confidence)}` })];
+    return [make("h3", { class: "prediction", text: "Unknown" }), make("p", { class: "warning", text: UNLIKE }), make("p", { class: "confidence", text: `Closest label: ${label}, ${percent(confidence)}` })];
   }
 
-  several(labels, unknown) {
-    const words = labels.length ? labels.map((label) => make("span", { class: "chip", text: label })) : ["None of its labels"];
-    return [make("h3", { class: "answer" }, ...(unknown ? ["Unknown"] : words.flatMap((word) => [word, " "]))), unknown ? make("p", { class: "verdict", text: UNLIKE }) : null].filter(Boolean);
+  multiLabelHeading(labels, unknown) {
+    const chips = labels.length ? labels.map((label) => make("span", { class: "chip", text: label })) : ["No label applies"];
+    return [make("h3", { class: "prediction" }, ...(unknown ? ["Unknown"] : chips.flatMap((chip) => [chip, " "]))), unknown ? make("p", { class: "warning", text: UNLIKE }) : null].filter(Boolean);
   }
 
-  // The button that opens the view, and the place where it opens.
-  showing() {
+  // The button that toggles the explanation; its container is added to the card.
+  explanationButton() {
     if (!this.model.explains.length) return [];
-    const place = make("div", { class: "card-view", id: `${this.id}-view`, hidden: true });
-    const button = make("button", { type: "button", class: "show", text: "Show what the model looks at", "aria-expanded": "false", "aria-controls": place.id, on: { click: () => this.toggle(button, place) } });
-    this.place?.remove();
-    this.place = place;
-    this.element.append(place);
+    const container = make("div", { class: "card-view", id: `${this.id}-view`, hidden: true });
+    const button = make("button", { type: "button", class: "explain", text: SHOW, "aria-expanded": "false", "aria-controls": container.id, on: { click: () => this.toggleExplanation(button, container) } });
+    this.container?.remove();
+    this.container = container;
+    this.element.append(container);
     return [button];
   }
 
-  async toggle(button, place) {
-    const opens = place.hidden;
+  async toggleExplanation(button, container) {
+    const opens = container.hidden;
     if (!opens) this.view?.stop?.();
-    place.hidden = !opens;
+    container.hidden = !opens;
     this.element.classList.toggle("open", opens);
     button.setAttribute("aria-expanded", opens);
-    button.textContent = opens ? "Hide what the model looks at" : "Show what the model looks at";
+    button.textContent = opens ? HIDE : SHOW;
     if (!opens || this.view) return;
-    this.view = {}; // asked for once
-    place.replaceChildren(make("p", { class: "quiet", role: "status", text: "Finding out where the model looks\u2026" }), make("div", { class: "shimmer", "aria-hidden": "true" }));
+    this.view = {}; // request it only once
+    container.replaceChildren(make("p", { class: "quiet", role: "status", text: "Computing the explanation\u2026" }), make("div", { class: "shimmer", "aria-hidden": "true" }));
     try {
-      const data = await ask("v1/explain?form=view", { body: this.file, onWait: ({ seconds }) => (place.firstChild.textContent = busy(seconds)) });
-      this.view = await View.open(place, data, { id: `${this.id}-`, heading: "h4" });
+      const data = await callApi("v1/explain?form=view", { body: this.file, onRetry: ({ seconds }) => (container.firstChild.textContent = busyText(seconds)) });
+      this.view = await View.open(container, data, { id: `${this.id}-`, heading: "h4" });
     } catch (error) {
       this.view = null;
-      place.replaceChildren(...this.words("This cannot be shown", error));
+      container.replaceChildren(...this.errorMessage("No explanation", error));
     }
   }
 
-  words(title, error) {
-    return [make("h3", { class: "answer wrong", text: title }), make("p", { text: capital(error.message) }), make("p", { class: "quiet", text: hintOf(error) })];
+  errorMessage(title, error) {
+    return [make("h3", { class: "prediction error", text: title }), make("p", { text: capital(error.message) }), make("p", { class: "quiet", text: adviceFor(error) })];
   }
 
-  refused(error, onRetry) {
+  showError(error, onRetry) {
     this.element.setAttribute("aria-busy", "false");
-    this.element.classList.add("refused");
+    this.element.classList.add("failed");
     const again = make("button", { type: "button", text: "Try again", on: { click: () => {
-      this.element.classList.remove("refused");
-      this.removal.focus(); // the button goes away
+      this.element.classList.remove("failed");
+      this.removeButton.focus(); // this button is about to disappear
       onRetry();
     } } });
-    this.put(...this.words(error.passing ? "No answer" : "Refused", error), error.passing ? again : "");
+    this.setBody(...this.errorMessage(error.temporary ? "No response" : "Rejected", error), error.temporary ? again : "");
   }
 
   remove() {
     this.view?.stop?.();
     this.element.remove();
-    URL.revokeObjectURL(this.address);
+    URL.revokeObjectURL(this.url);
   }
 }
 
-export const busy = (seconds) => `The server is busy. Trying again in ${Math.ceil(seconds)}\u00a0s`;
+export const busyText = (seconds) => `The server is busy. Retrying in ${Math.ceil(seconds)}\u00a0s`;

@@ -1,69 +1,69 @@
-// What was looked at before, with small thumbnails, in this browser only.
+// The history of predictions with thumbnails, stored in this browser only.
 
-const WHERE = "vitrail.history";
-const MOST = 60;
-const SIDE = 144; // pixels of a thumbnail
+const STORAGE_KEY = "vitrail.history";
+const MAX_ENTRIES = 60;
+const THUMBNAIL_SIDE = 144; // pixels
 
-let entries = []; // where storage is denied, the page alone remembers
-let denied = false;
+let entries = []; // the only copy where storage is denied
+let storageDenied = false;
 
-function stored() {
+function read() {
   try {
-    const found = JSON.parse(localStorage.getItem(WHERE) ?? "[]");
-    return Array.isArray(found) ? found.filter((entry) => entry && typeof entry.label === "string") : [];
+    const stored = JSON.parse(localStorage.getItem(STORAGE_KEY) ?? "[]");
+    return Array.isArray(stored) ? stored.filter((entry) => entry && typeof entry.label === "string") : [];
   } catch (error) {
-    denied = !(error instanceof SyntaxError);
-    return denied ? entries : [];
+    storageDenied = !(error instanceof SyntaxError);
+    return storageDenied ? entries : [];
   }
 }
 
-function store() {
-  while (!denied) {
+function write() {
+  while (!storageDenied) {
     try {
-      return localStorage.setItem(WHERE, JSON.stringify(entries));
+      return localStorage.setItem(STORAGE_KEY, JSON.stringify(entries));
     } catch {
-      if (!entries.length) denied = true; // no room even for nothing
-      else entries = entries.slice(0, Math.floor(entries.length / 2)); // full: the older half goes
+      if (!entries.length) storageDenied = true; // not even an empty list fits
+      else entries = entries.slice(0, Math.floor(entries.length / 2)); // full: drop the older half
     }
   }
 }
 
-export const isDenied = () => denied;
+export const isStorageDenied = () => storageDenied;
 
-export function remembered() {
-  return (entries = stored());
+export function loadHistory() {
+  return (entries = read());
 }
 
-export function remember(entry) {
-  entries = [entry, ...stored()].slice(0, MOST);
+export function addToHistory(entry) {
+  entries = [entry, ...read()].slice(0, MAX_ENTRIES);
   const all = entries;
-  store();
-  if (denied) entries = all;
+  write();
+  if (storageDenied) entries = all;
 }
 
-export function forget() {
+export function clearHistory() {
   entries = [];
   try {
-    localStorage.removeItem(WHERE);
+    localStorage.removeItem(STORAGE_KEY);
   } catch {
-    denied = true;
+    storageDenied = true;
   }
 }
 
-// Another tab of this browser remembers or forgets.
-export function onChange(listener) {
-  addEventListener("storage", (event) => (event.key === WHERE || event.key === null) && listener());
+// Call `listener` when another tab changes the history.
+export function onHistoryChange(listener) {
+  addEventListener("storage", (event) => (event.key === STORAGE_KEY || event.key === null) && listener());
 }
 
-// A picture as a small address, or null where this browser cannot show it.
-export async function thumbnail(file) {
+// A thumbnail as a data URL, or null if this browser cannot decode the image.
+export async function createThumbnail(file) {
   try {
-    const image = await createImageBitmap(file), scale = Math.min(1, SIDE / Math.min(image.width, image.height));
-    const canvas = document.createElement("canvas"), side = [image.width, image.height].map((length) => Math.max(1, Math.min(2 * SIDE, Math.round(length * scale))));
-    [canvas.width, canvas.height] = side;
-    const pen = canvas.getContext("2d"); // the middle of a picture that is very long
-    const part = [side[0] / scale, side[1] / scale];
-    pen.drawImage(image, (image.width - part[0]) / 2, (image.height - part[1]) / 2, ...part, 0, 0, ...side);
+    const image = await createImageBitmap(file), scale = Math.min(1, THUMBNAIL_SIDE / Math.min(image.width, image.height));
+    const canvas = document.createElement("canvas"), size = [image.width, image.height].map((length) => Math.max(1, Math.min(2 * THUMBNAIL_SIDE, Math.round(length * scale))));
+    [canvas.width, canvas.height] = size;
+    const context = canvas.getContext("2d"); // very elongated images are cropped to their centre
+    const crop = [size[0] / scale, size[1] / scale];
+    context.drawImage(image, (image.width - crop[0]) / 2, (image.height - crop[1]) / 2, ...crop, 0, 0, ...size);
     image.close();
     return canvas.toDataURL("image/jpeg", 0.72);
   } catch {

@@ -1,5 +1,5 @@
 /* global make */
-// The little of Markdown that model cards use, as elements. Links stay text, and markup stays letters.
+// Renders the subset of Markdown that model cards use. Links and HTML are shown as plain text.
 
 function inline(text) {
   return text.split(/(`[^`]+`|\*\*[^*]+\*\*)/).map((part) => {
@@ -14,37 +14,37 @@ const cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((cell
 function table(lines) {
   const row = (line, tag) => make("tr", {}, ...cells(line).map((cell) => make(tag, tag === "th" ? { scope: "col" } : {}, ...inline(cell))));
   const body = lines.slice(1).filter((line) => !/^[\s|:-]+$/.test(line));
-  return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "A table of the card" },
+  return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table" },
     make("table", {}, make("thead", {}, row(lines[0], "th")), make("tbody", {}, ...body.map((line) => row(line, "td")))));
 }
 
 const isTable = (line) => /^\s*\|/.test(line), isItem = (line) => /^\s*([-*]|\d+\.)\s+/.test(line), isCode = (line) => /^( {4}|\t)/.test(line);
 
-export function rendered(text) {
-  const lines = text.replace(/^---\n[\s\S]*?\n---\n/, "").split(/\r?\n/), found = []; // front matter is for hubs
+export function renderMarkdown(text) {
+  const lines = text.replace(/^---\n[\s\S]*?\n---\n/, "").split(/\r?\n/), elements = []; // without front matter, which is for model hubs
   let at = 0;
-  const take = (fits) => {
-    const from = at;
-    while (at < lines.length && fits(lines[at])) at += 1;
-    return lines.slice(from, at);
+  const takeWhile = (matches) => {
+    const start = at;
+    while (at < lines.length && matches(lines[at])) at += 1;
+    return lines.slice(start, at);
   };
   while (at < lines.length) {
-    const line = lines[at], title = /^(#{1,6})\s+(.*)/.exec(line);
+    const line = lines[at], heading = /^(#{1,6})\s+(.*)/.exec(line);
     if (!line.trim()) at += 1;
-    else if (title) {
-      found.push(make(`h${Math.min(6, title[1].length + 2)}`, {}, ...inline(title[2]))); // below the page's own titles
+    else if (heading) {
+      elements.push(make(`h${Math.min(6, heading[1].length + 2)}`, {}, ...inline(heading[2]))); // below the page's own headings
       at += 1;
     } else if (/^```/.test(line)) {
       at += 1;
-      found.push(make("pre", { text: take((each) => !/^```/.test(each)).join("\n") }));
+      elements.push(make("pre", { text: takeWhile((each) => !/^```/.test(each)).join("\n") }));
       at += 1;
-    } else if (isCode(line)) found.push(make("pre", { text: take((each) => isCode(each) || !each.trim()).map((each) => each.replace(/^( {4}|\t)/, "")).join("\n").trimEnd() }));
-    else if (isTable(line)) found.push(table(take(isTable)));
-    else if (isItem(line)) found.push(make("ul", {}, ...take(isItem).map((each) => make("li", {}, ...inline(each.replace(/^\s*([-*]|\d+\.)\s+/, ""))))));
+    } else if (isCode(line)) elements.push(make("pre", { text: takeWhile((each) => isCode(each) || !each.trim()).map((each) => each.replace(/^( {4}|\t)/, "")).join("\n").trimEnd() }));
+    else if (isTable(line)) elements.push(table(takeWhile(isTable)));
+    else if (isItem(line)) elements.push(make("ul", {}, ...takeWhile(isItem).map((each) => make("li", {}, ...inline(each.replace(/^\s*([-*]|\d+\.)\s+/, ""))))));
     else {
-      const words = take((each) => each.trim() && !isTable(each) && !isItem(each) && !/^(#{1,6}\s|```)/.test(each));
-      found.push(make("p", {}, ...inline(words.join(" "))));
+      const paragraph = takeWhile((each) => each.trim() && !isTable(each) && !isItem(each) && !/^(#{1,6}\s|```)/.test(each));
+      elements.push(make("p", {}, ...inline(paragraph.join(" "))));
     }
   }
-  return found;
+  return elements;
 }

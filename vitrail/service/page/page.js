@@ -1,75 +1,75 @@
 /* global make, percent */
-// The page of the service: pictures come in by many ways, each gets a card, and what was seen is remembered here.
+// The page of the service: images are dropped, pasted, chosen or photographed, and each gets a card.
 
-import { sizeOf, showModel } from "./about.js";
+import { ApiError, callApi } from "./api.js";
 import { offerCamera } from "./camera.js";
-import { busy, Card, wordsOf } from "./card.js";
-import { forget, onChange, remember, thumbnail } from "./history.js";
-import { showPast } from "./past.js";
+import { adviceFor, busyText, Card, labelText } from "./card.js";
+import { showHistory } from "./history-list.js";
+import { addToHistory, clearHistory, createThumbnail, onHistoryChange } from "./history.js";
+import { formatSize, showModel } from "./model-info.js";
 import { Queue } from "./queue.js";
-import { ask, Refusal } from "./service.js";
 
 const byId = (id) => document.getElementById(id);
-const TOLD = 20; // sentences that a screen reader may still want to go back to
-const cards = new Map(); // by the id of what is remembered of them
+const MAX_ANNOUNCEMENTS = 20; // that a screen reader can go back to
+const cards = new Map(); // by the id of their history entry
 let model = null;
-let round = 0; // what was asked for before all was forgotten is not remembered
+let generation = 0; // predictions requested before "Clear all" are dropped
 
-function tell(sentence) {
-  byId("told").append(make("p", { text: sentence }));
-  while (byId("told").childElementCount > TOLD) byId("told").firstChild.remove();
+function announce(sentence) {
+  byId("announcements").append(make("p", { text: sentence }));
+  while (byId("announcements").childElementCount > MAX_ANNOUNCEMENTS) byId("announcements").firstChild.remove();
 }
 
-function trouble(sentence) {
-  byId("trouble").textContent = sentence;
-  byId("trouble").hidden = !sentence;
-  if (sentence) byId("trouble").scrollIntoView({ block: "nearest" });
+function showError(sentence) {
+  byId("error-banner").textContent = sentence;
+  byId("error-banner").hidden = !sentence;
+  if (sentence) byId("error-banner").scrollIntoView({ block: "nearest" });
 }
 
 const queue = new Queue((done, total) => {
   byId("progress").hidden = done === total;
-  byId("progress-said").textContent = `${done} of ${total} ${total === 1 ? "picture" : "pictures"} done`;
+  byId("progress-text").textContent = `${done} of ${total} ${total === 1 ? "image" : "images"} done`;
   byId("progress-bar").max = Math.max(1, total);
   byId("progress-bar").value = done;
 });
 
 function refresh() {
   byId("results").hidden = !cards.size;
-  showPast(cards);
+  showHistory(cards);
 }
 
-function checked(file) {
-  if (!file.size) throw new Refusal({ code: "bad_image", message: "This file is empty." });
-  const most = model.limits.bytes;
-  if (file.size > most) throw new Refusal({ code: "too_large", message: `This file has ${sizeOf(file.size)}; the server takes at most ${sizeOf(most)}.`, advice: `Make it smaller: the model looks at ${model.input_size[1]} \u00d7 ${model.input_size[0]} pixels anyway.` });
+function checkSize(file) {
+  if (!file.size) throw new ApiError({ code: "bad_image", message: "This file is empty." });
+  const limit = model.limits.bytes;
+  if (file.size > limit) throw new ApiError({ code: "too_large", message: `This file has ${formatSize(file.size)}; the server accepts at most ${formatSize(limit)}.`, advice: `Try a smaller image: the model's input is ${model.input_size[1]} \u00d7 ${model.input_size[0]} pixels anyway.` });
 }
 
-async function look(id, card, mine) {
+async function predict(id, card, startedIn) {
   const { file } = card;
   try {
-    checked(file);
-    card.wait("Sending", 0);
-    const small = thumbnail(file);
-    const answer = await ask("v1/predict?top=5", {
+    checkSize(file);
+    card.showWaiting("Uploading", 0);
+    const pendingThumbnail = createThumbnail(file);
+    const response = await callApi("v1/predict?top=5", {
       body: file,
-      onSent: (share) => (share < 1 ? card.wait("Sending", share) : card.wait("The model is looking")),
-      onWait: ({ seconds, attempt, tries }) => {
-        card.wait(`${busy(seconds)} (${attempt} of ${tries})`);
-        tell(`${file.name}: ${busy(seconds)}.`);
+      onUpload: (fraction) => (fraction < 1 ? card.showWaiting("Uploading", fraction) : card.showWaiting("Classifying")),
+      onRetry: ({ seconds, attempt, maxAttempts }) => {
+        card.showWaiting(`${busyText(seconds)} (${attempt} of ${maxAttempts})`);
+        announce(`${file.name}: ${busyText(seconds)}.`);
       },
     });
-    const prediction = answer.predictions[0];
-    if (prediction.error) throw new Refusal(prediction.error);
-    const label = wordsOf(prediction, model.several), { confidence, unknown } = prediction;
-    const thumb = await small;
-    if (mine !== round) return;
-    card.told(prediction);
-    tell(unknown ? `${file.name}: unknown. The nearest label is ${label}.` : `${file.name}: ${label}, ${percent(confidence)}.`);
-    remember({ id, at: Date.now(), name: file.name, label, confidence, unknown, thumb, model: model.name });
+    const prediction = response.predictions[0];
+    if (prediction.error) throw new ApiError(prediction.error);
+    const label = labelText(prediction, model.multi_label), { confidence, unknown } = prediction;
+    const thumb = await pendingThumbnail;
+    if (startedIn !== generation) return;
+    card.showPrediction(prediction);
+    announce(unknown ? `${file.name}: unknown. Closest label: ${label}.` : `${file.name}: ${label}, ${percent(confidence)}.`);
+    addToHistory({ id, at: Date.now(), name: file.name, label, confidence, unknown, thumb, model: model.name });
     refresh();
   } catch (error) {
-    card.refused(error, () => queue.add(() => look(id, card, mine)));
-    tell(`${file.name}: no answer. ${error.message}`);
+    card.showError(error, () => queue.add(() => predict(id, card, startedIn)));
+    announce(`${file.name}: no prediction. ${error.message}`);
   }
 }
 
@@ -78,78 +78,79 @@ function removeCard(id, card) {
   card.remove();
   cards.delete(id);
   refresh();
-  (neighbour?.querySelector(".remove") ?? byId("files")).focus();
+  (neighbour?.querySelector(".remove") ?? byId("file-input")).focus();
 }
 
-function receive(files) {
-  trouble("");
+function addFiles(files) {
+  showError("");
   if (!model || !files.length) return;
+  const startedIn = generation;
   const added = [...files].map((file) => {
-    const id = `${Date.now()}-${Math.random()}`, card = new Card(file, model, () => removeCard(id, card)), mine = round;
+    const id = `${Date.now()}-${Math.random()}`, card = new Card(file, model, () => removeCard(id, card));
     cards.set(id, card);
-    queue.add(() => look(id, card, mine));
+    queue.add(() => predict(id, card, startedIn));
     return card.element;
   });
-  byId("cards").prepend(...added); // the newest first, in the order in which they were chosen
+  byId("cards").prepend(...added); // newest first, in the order in which they were chosen
   refresh();
   byId("results").scrollIntoView({ block: "nearest", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
 }
 
-function forgetAll() {
-  round += 1;
+function clearAll() {
+  generation += 1;
   for (const card of cards.values()) card.remove();
   cards.clear();
-  forget();
+  clearHistory();
   refresh();
-  tell("Everything is forgotten.");
-  byId("files").focus();
+  announce("All images and history cleared.");
+  byId("file-input").focus();
 }
 
-// What is dropped: files, but no folders and no addresses.
-function dropped(transfer) {
+// Accepts files, but not folders or links.
+function onDrop(transfer) {
   const folders = [...transfer.items].filter((item) => item.webkitGetAsEntry?.()?.isDirectory).map((item) => item.getAsFile()?.name);
   const files = [...transfer.files].filter((file) => !folders.includes(file.name));
-  receive(files);
-  if (folders.length) trouble("Folders cannot be dropped here: choose the pictures inside.");
-  else if (!files.length) trouble("That was no file. Save the picture first, or copy it and paste it here.");
+  addFiles(files);
+  if (folders.length) showError("Folders cannot be dropped here. Choose the images inside.");
+  else if (!files.length) showError("That was not a file. Save the image first, or copy and paste it here.");
 }
 
-function listen() {
-  byId("files").addEventListener("change", (event) => {
-    receive(event.target.files);
-    event.target.value = ""; // so that the same one can be chosen again
+function addListeners() {
+  byId("file-input").addEventListener("change", (event) => {
+    addFiles(event.target.files);
+    event.target.value = ""; // so that the same file can be chosen again
   });
-  const over = (on) => byId("drop").classList.toggle("over", on), field = (event) => event.target.matches?.("input");
+  const highlight = (on) => byId("drop-zone").classList.toggle("over", on), isInput = (event) => event.target.matches?.("input");
   addEventListener("dragover", (event) => {
-    if (field(event)) return;
-    event.preventDefault(); // or the browser would leave the page for the file
-    over(true);
+    if (isInput(event)) return;
+    event.preventDefault(); // or the browser would navigate to the file
+    highlight(true);
   });
-  addEventListener("dragleave", (event) => event.relatedTarget === null && over(false));
+  addEventListener("dragleave", (event) => event.relatedTarget === null && highlight(false));
   addEventListener("drop", (event) => {
-    over(false);
-    if (field(event)) return;
+    highlight(false);
+    if (isInput(event)) return;
     event.preventDefault();
-    dropped(event.dataTransfer);
+    onDrop(event.dataTransfer);
   });
   addEventListener("paste", (event) => {
-    const found = [...event.clipboardData.files];
-    if (!found.length) return;
+    const files = [...event.clipboardData.files];
+    if (!files.length) return;
     event.preventDefault();
-    receive(found.map((file) => (file.name === "image.png" ? new File([file], "Pasted picture.png", { type: file.type }) : file)));
+    addFiles(files.map((file) => (file.name === "image.png" ? new File([file], "Pasted image.png", { type: file.type }) : file)));
   });
-  byId("forget").addEventListener("click", forgetAll);
-  onChange(refresh);
-  offerCamera((file) => receive([file]), trouble);
+  byId("history-clear").addEventListener("click", clearAll);
+  onHistoryChange(refresh);
+  offerCamera((file) => addFiles([file]), showError);
 }
 
-async function begin() {
-  listen();
-  model = await ask("v1/model");
+async function start() {
+  addListeners();
+  model = await callApi("v1/model");
   showModel(model);
-  byId("work").hidden = false;
+  byId("workspace").hidden = false;
   refresh();
   document.documentElement.dataset.ready = "yes";
 }
 
-begin().catch((error) => trouble(`${error.message} ${error.advice ?? error.hint ?? ""}`));
+start().catch((error) => showError(`${error.message} ${adviceFor(error)}`));

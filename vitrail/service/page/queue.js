@@ -1,6 +1,6 @@
-// Tasks of which a few run at the same time, and how far they are.
+// A task queue that runs a few tasks at the same time and reports progress.
 
-const AT_ONCE = 4;
+const CONCURRENCY = 4;
 
 export class Queue {
   constructor(onProgress) {
@@ -8,7 +8,7 @@ export class Queue {
   }
 
   add(task) {
-    if (!this.running && !this.waiting.length) this.done = this.total = 0; // a new round
+    if (!this.running && !this.waiting.length) this.done = this.total = 0; // restart the count
     this.total += 1;
     this.waiting.push(task);
     this.next();
@@ -16,7 +16,7 @@ export class Queue {
 
   next() {
     this.onProgress(this.done, this.total);
-    while (this.running < AT_ONCE && this.waiting.length) {
+    while (this.running < CONCURRENCY && this.waiting.length) {
       const task = this.waiting.shift();
       this.running += 1;
       task().finally(() => {

@@ -1,6 +1,6 @@
 """Google's npz files: ViT, AugReg and hybrids (vision_transformer), BiT (big_transfer), and big_vision's pooling head.
 
-Flax keeps kernels as [in, out] or [rows, columns, in, out], and attention kernels split by heads.
+Flax stores kernels as [in, out] or [rows, columns, in, out], and attention kernels split by heads.
 """
 
 from __future__ import annotations
@@ -12,57 +12,59 @@ from torch import Tensor
 
 from vitrail.errors import WeightsError
 from vitrail.weights import rules
-from vitrail.weights.rules import SAME, TRANSPOSED, Facts, Form, Rule, State, rule
+from vitrail.weights.rules import IDENTITY, TRANSPOSE, Fields, Rule, State, TensorTransform, rule
 
 SUFFIXES = (".npz",)
-PREFIXES = ("opt/target/", "params/")  # of training states saved whole
+PREFIXES = ("opt/target/", "params/")  # of full training states
 
-CONV = Form(
+CONV = TensorTransform(
     lambda tensors: [t.permute(3, 2, 0, 1) for t in tensors],
     lambda tensors, _: [t.permute(2, 3, 1, 0) for t in tensors],
 )
-# Old hybrids keep their group norms as [1, 1, 1, C], newer ones as [C].
-VECTOR = Form(lambda tensors: [t.reshape(-1) for t in tensors], lambda tensors, _: tensors)
-HEADS_OUT = Form(  # [H, E, D] there, [D, H E] here
+# Old hybrids store group norms as [1, 1, 1, C], newer ones as [C].
+VECTOR = TensorTransform(lambda tensors: [t.reshape(-1) for t in tensors], lambda tensors, _: tensors)
+OUT_PROJECTION = TensorTransform(  # theirs [H, E, D], ours [D, H E]
     lambda tensors: [t.flatten(0, 1).mT for t in tensors],
-    lambda tensors, facts: [torch.unflatten(t.mT, 0, (facts["heads"], -1)) for t in tensors],
+    lambda tensors, fields: [torch.unflatten(t.mT, 0, (fields["heads"], -1)) for t in tensors],
 )
 
 
-def heads_in(parts: int) -> Form:
-    """Kernels [D, H, E] (or biases [H, E]) for each of q, k and v there, one matrix [parts H E, D] here."""
+def fuse_heads(num_parts: int) -> TensorTransform:
+    """Their kernels [D, H, E] (or biases [H, E]) of q, k and v, fused into our matrix [num_parts H E, D]."""
 
     def read(tensors: list[Tensor]) -> list[Tensor]:
         return [torch.cat([t.flatten(-2).mT if t.ndim == 3 else t.flatten() for t in tensors])]
 
-    def write(tensors: list[Tensor], facts: Facts) -> list[Tensor]:
-        return [torch.unflatten(t.movedim(0, -1), -1, (facts["heads"], -1)) for t in tensors[0].chunk(parts)]
+    def write(tensors: list[Tensor], fields: Fields) -> list[Tensor]:
+        return [torch.unflatten(t.movedim(0, -1), -1, (fields["heads"], -1)) for t in tensors[0].chunk(num_parts)]
 
-    return Form(read, write)
+    return TensorTransform(read, write)
 
 
-def dense(native: str, foreign: str, kernel: Form = TRANSPOSED) -> list[Rule]:
-    """A layer with kernel and bias."""
+def dense(native: str, foreign: str, kernel: TensorTransform = TRANSPOSE) -> list[Rule]:
+    """The rules for a layer with kernel and bias."""
     return [rule(f"{native}.weight", f"{foreign}/kernel", kernel), rule(f"{native}.bias", f"{foreign}/bias")]
 
 
-def norm(native: str, foreign: str, names: tuple[str, str] = ("scale", "bias"), form: Form = SAME) -> list[Rule]:
-    """A normalisation with scale and bias."""
+def norm(
+    native: str, foreign: str, names: tuple[str, str] = ("scale", "bias"), transform: TensorTransform = IDENTITY
+) -> list[Rule]:
+    """The rules for a normalisation with scale and bias."""
     return [
-        rule(f"{native}.weight", f"{foreign}/{names[0]}", form),
-        rule(f"{native}.bias", f"{foreign}/{names[1]}", form),
+        rule(f"{native}.weight", f"{foreign}/{names[0]}", transform),
+        rule(f"{native}.bias", f"{foreign}/{names[1]}", transform),
     ]
 
 
 def attention(native: str, fused: tuple[tuple[str, tuple[str, ...]], ...], foreign: str) -> list[Rule]:
-    """Projections into heads, fused here as the first argument says, and the projection out of them."""
+    """The rules for the input projections, fused natively as `fused` says, and for the output projection."""
     into = [
-        rule(f"{native}.{ours}.{part}", [f"{foreign}/{name}/{theirs}" for name in names], heads_in(len(names)))
+        rule(f"{native}.{ours}.{part}", [f"{foreign}/{name}/{theirs}" for name in names], fuse_heads(len(names)))
         for ours, names in fused
         for part, theirs in (("weight", "kernel"), ("bias", "bias"))
     ]
     out = [
-        rule(f"{native}.proj.weight", f"{foreign}/out/kernel", HEADS_OUT),
+        rule(f"{native}.proj.weight", f"{foreign}/out/kernel", OUT_PROJECTION),
         rule(f"{native}.proj.bias", f"{foreign}/out/bias"),
     ]
     return into + out
@@ -89,13 +91,13 @@ VIT = [
     *norm("attn_pool.norm", "MAPHead_0/LayerNorm_0"),
     *dense("attn_pool.mlp.fc1", "MAPHead_0/MlpBlock_0/Dense_0"),
     *dense("attn_pool.mlp.fc2", "MAPHead_0/MlpBlock_0/Dense_1"),
-    # the hybrids' ResNet
+    # the ResNet of hybrids
     rule("patch_embed.backbone.stem.conv.weight", "conv_root/kernel", CONV),
-    *norm("patch_embed.backbone.stem.norm", "gn_root", form=VECTOR),
+    *norm("patch_embed.backbone.stem.norm", "gn_root", transform=VECTOR),
     *[rule(f"{STAGE}.conv{i}.weight", f"{UNIT}/conv{i}/kernel", CONV) for i in (1, 2, 3)],
-    *[known for i in (1, 2, 3) for known in norm(f"{STAGE}.norm{i}", f"{UNIT}/gn{i}", form=VECTOR)],
+    *[each for i in (1, 2, 3) for each in norm(f"{STAGE}.norm{i}", f"{UNIT}/gn{i}", transform=VECTOR)],
     rule(f"{STAGE}.downsample.conv.weight", f"{UNIT}/conv_proj/kernel", CONV),
-    *norm(f"{STAGE}.downsample.norm", f"{UNIT}/gn_proj", form=VECTOR),
+    *norm(f"{STAGE}.downsample.norm", f"{UNIT}/gn_proj", transform=VECTOR),
 ]
 BIT = [
     rule("stem.conv.weight", "resnet/root_block/standardized_conv2d/kernel", CONV),
@@ -104,18 +106,18 @@ BIT = [
         for i, letter in enumerate("abc", start=1)
     ],
     *[
-        known
+        each
         for i, letter in enumerate("abc", start=1)
-        for known in norm(f"stages.{{a}}.blocks.{{b}}.norm{i}", f"{BIT_UNIT}/{letter}/group_norm", GAMMA_BETA)
+        for each in norm(f"stages.{{a}}.blocks.{{b}}.norm{i}", f"{BIT_UNIT}/{letter}/group_norm", GAMMA_BETA)
     ],
     rule("stages.{a}.blocks.{b}.downsample.conv.weight", f"{BIT_UNIT}/a/proj/standardized_conv2d/kernel", CONV),
     *norm("norm", "resnet/group_norm", GAMMA_BETA),
     *dense("head.fc", "resnet/head/conv2d", CONV),
 ]
-# R+Ti/16 has the root alone, and timm calls it so; which of the two names it is shows in the other tensors.
+# R+Ti/16 has only the root, which timm names differently; the other tensors show which of the two it is.
 ROOT_ONLY = [
     rule("patch_embed.backbone.conv.weight", "conv_root/kernel", CONV),
-    *norm("patch_embed.backbone.norm", "gn_root", form=VECTOR),
+    *norm("patch_embed.backbone.norm", "gn_root", transform=VECTOR),
 ]
 
 
@@ -133,15 +135,15 @@ def read(tensors: Mapping[str, Tensor]) -> State:
     return rules.read(tensors, (ROOT_ONLY if root_only else []) + VIT + BIT, "google")
 
 
-def write(state: Mapping[str, Tensor], facts: Facts) -> State:
+def write(state: Mapping[str, Tensor], fields: Fields) -> State:
     """The tensors under this format's names."""
-    odd = {key: str(tensor.dtype) for key, tensor in state.items() if tensor.dtype == torch.bfloat16}
-    if odd:
+    num_bfloat16 = sum(tensor.dtype == torch.bfloat16 for tensor in state.values())
+    if num_bfloat16:
         raise WeightsError(
-            "npz files have no bfloat16.",
-            got=f"{len(odd)} such tensors.",
+            "npz files cannot store bfloat16.",
+            got=f"{num_bfloat16} such tensors.",
             hint="--to timm or another safetensors format.",
         )
-    rules.require(facts, "google", position="learned")
-    known = BIT if "stem.conv.weight" in state else ROOT_ONLY + VIT
-    return rules.write(state, known, facts, "google")
+    rules.require(fields, "google", position="learned")
+    family_rules = BIT if "stem.conv.weight" in state else ROOT_ONLY + VIT
+    return rules.write(state, family_rules, fields, "google")

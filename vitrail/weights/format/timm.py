@@ -11,7 +11,7 @@ from vitrail.data.exchange import to_timm
 from vitrail.data.transform import Preprocess
 from vitrail.errors import WeightsError
 from vitrail.weights import rules
-from vitrail.weights.rules import Facts, State
+from vitrail.weights.rules import Fields, State
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
 MARKS = ("patch_embed.proj.weight", "stages.0.blocks.0.conv1.weight")
@@ -27,7 +27,7 @@ def read(tensors: Mapping[str, Tensor]) -> State:
     return dict(tensors)
 
 
-def write(state: Mapping[str, Tensor], facts: Facts) -> State:
+def write(state: Mapping[str, Tensor], fields: Fields) -> State:
     """The tensors under this format's names."""
     if any(key.startswith("pre_logits.") for key in state):
         raise WeightsError(
@@ -35,62 +35,64 @@ def write(state: Mapping[str, Tensor], facts: Facts) -> State:
             got="a model with pre_logits.",
             hint="--to google or --to torchvision, which have one.",
         )
-    rules.require(facts, "timm")
-    if facts.get("position") in ("sincos_1d", "sincos_2d"):
+    rules.require(fields, "timm")
+    if fields.get("position") in ("sincos_1d", "sincos_2d"):
         raise WeightsError(
-            "timm has no place for fixed positions.", got=f"position={facts['position']}.", hint="position=learned."
+            "timm has no place for fixed position embeddings.",
+            got=f"position={fields['position']}.",
+            hint="position=learned.",
         )
     tokens = sum(state[key].shape[1] for key in ("cls_token", "dist_token", "reg_token") if key in state)
-    if facts.get("position_prefix") in (None, 0, tokens):
+    if fields.get("position_prefix") in (None, 0, tokens):
         return dict(state)
-    # transformers' registers: the class token alone has a row. Where it is zero, leaving it out changes nothing.
-    if facts["position_prefix"] == 1 and not state["pos_embed"][:, 0].any():
+    # transformers' registers: only the class token has a row. If it is zero, dropping it changes nothing.
+    if fields["position_prefix"] == 1 and not state["pos_embed"][:, 0].any():
         return {**state, "pos_embed": state["pos_embed"][:, 1:].contiguous()}
     raise WeightsError(
-        "timm gives positions to all prefix tokens or to none.",
-        got=f"position_prefix={facts['position_prefix']}.",
+        "timm gives positions to all prefix tokens or to none of them.",
+        got=f"position_prefix={fields['position_prefix']}.",
         hint="--to hf.",
     )
 
 
-def beside(facts: Facts, name: str, preprocess: Preprocess | None) -> dict[str, Any]:
-    """timm's config.json, with which `timm.create_model("local-dir:FOLDER", pretrained=True)` opens the folder."""
+def config_files(fields: Fields, name: str, preprocess: Preprocess | None) -> dict[str, Any]:
+    """The config.json that `timm.create_model("local-dir:FOLDER", pretrained=True)` needs to open the folder."""
     if not name:
         raise WeightsError(
             "a folder for timm needs the name of its architecture.",
-            got="a model made from a specification.",
+            got="a model built from a specification.",
             hint="a file instead of a folder.",
         )
-    # Not num_classes, which timm reads below, and which transformers, wrapping timm's model, gives a second time.
-    args: dict[str, Any] = {"in_chans": facts["channels"]}
-    if "stem" in facts:
+    # Without num_classes: timm reads it below, and transformers, which wraps timm, would pass it twice.
+    args: dict[str, Any] = {"in_chans": fields["channels"]}
+    if "stem" in fields:
         args |= {
-            "img_size": list(facts["image_size"]),
-            "embed_dim": facts["width"],
-            "depth": facts["depth"],
-            "num_heads": facts["heads"],
-            "mlp_ratio": facts["hidden"] / facts["width"],
-            "qkv_bias": facts["qkv_bias"],
-            "init_values": facts["layer_scale"],
-            "class_token": facts["class_token"],
-            "reg_tokens": facts["registers"],
-            "no_embed_class": facts["position_prefix"] == 0 or bool(facts["registers"] and facts["position_prefix"]),
-            "pos_embed": "none" if facts["position"] == "none" else "learn",
-            "global_pool": {"token": "token", "mean": "avg", "attention": "map"}[facts["pool"]],
-            "fc_norm": facts["norm_after_pool"],
-            "act_layer": facts["activation"],
+            "img_size": list(fields["image_size"]),
+            "embed_dim": fields["width"],
+            "depth": fields["depth"],
+            "num_heads": fields["heads"],
+            "mlp_ratio": fields["hidden"] / fields["width"],
+            "qkv_bias": fields["qkv_bias"],
+            "init_values": fields["layer_scale"],
+            "class_token": fields["class_token"],
+            "reg_tokens": fields["registers"],
+            "no_embed_class": fields["position_prefix"] == 0 or bool(fields["registers"] and fields["position_prefix"]),
+            "pos_embed": "none" if fields["position"] == "none" else "learn",
+            "global_pool": {"token": "token", "mean": "avg", "attention": "map"}[fields["pool"]],
+            "fc_norm": fields["norm_after_pool"],
+            "act_layer": fields["activation"],
         }
-        if facts["stem"]["name"] == "patch":
-            args["patch_size"] = facts["stem"]["patch"]
+        if fields["stem"]["name"] == "patch":
+            args["patch_size"] = fields["stem"]["patch"]
     pretrained = {
         "custom_load": False,
-        "num_classes": facts["num_classes"],
-        "input_size": [facts["channels"], *facts["image_size"]],
+        "num_classes": fields["num_classes"],
+        "input_size": [fields["channels"], *fields["image_size"]],
         **({} if preprocess is None else to_timm(preprocess)),
     }
     config = {
         "architecture": name,
-        "num_classes": facts["num_classes"],
+        "num_classes": fields["num_classes"],
         "model_args": args,
         "pretrained_cfg": pretrained,
     }

@@ -1,4 +1,4 @@
-"""torchvision's names (models/vision_transformer.py), both its present ones and those of its first release."""
+"""torchvision's names (models/vision_transformer.py), both current and those of its first release."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from torch import Tensor
 
 from vitrail.weights import rules
-from vitrail.weights.rules import Facts, State, layer, rule
+from vitrail.weights.rules import Fields, State, layer, rule
 
 PREPROCESS = {"crop": 0.875, "kernel": "bilinear", "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 SUFFIXES = (".pth", ".pt", ".safetensors")
@@ -43,8 +43,8 @@ def read(tensors: Mapping[str, Tensor]) -> State:
     return rules.read(tensors, RULES + FIRST_RELEASE, "torchvision")
 
 
-def write(state: Mapping[str, Tensor], facts: Facts) -> State:
+def write(state: Mapping[str, Tensor], fields: Fields) -> State:
     """The tensors under this format's names."""
-    same = {"pool": "token", "position": "learned", "norm_after_pool": False, "activation": "gelu"}
-    rules.require(facts, "torchvision", class_token=True, **same)
-    return rules.write(state, RULES, facts, "torchvision")
+    required = {"pool": "token", "position": "learned", "norm_after_pool": False, "activation": "gelu"}
+    rules.require(fields, "torchvision", class_token=True, **required)
+    return rules.write(state, RULES, fields, "torchvision")

@@ -1,4 +1,4 @@
-"""The graph in ONNX, from which ONNX Runtime and OpenVINO both start, and which node came from which layer."""
+"""Traces the model to ONNX, which ONNX Runtime and OpenVINO both start from, and maps its nodes to layers."""
 
 from __future__ import annotations
 
@@ -18,53 +18,54 @@ from torch import nn
 
 from vitrail.errors import ExportError, brief
 from vitrail.exports.graph import Graph
+from vitrail.exports.sensitivity import quantizable_layers
 
 SCOPES = "pkg.torch.onnx.name_scopes"
-LARGEST_BATCH = 4096
-WHOLE = 1_800_000_000  # bytes that one file of ONNX can hold, with some to spare
+MAX_BATCH = 4096
+MAX_FILE_BYTES = 1_800_000_000  # an ONNX file holds two gigabytes; this leaves a margin
 
 
 def dynamic_shapes(graph: Graph, *, dynamic: bool) -> dict[str, Any]:
-    """Any number of pictures; with `dynamic` of any size that the patches divide."""
-    shapes: dict[int, Any] = {0: torch.export.Dim("batch", min=1, max=LARGEST_BATCH)}
+    """Any batch size; with `dynamic` also any image size that the patch size divides."""
+    shapes: dict[int, Any] = {0: torch.export.Dim("batch", min=1, max=MAX_BATCH)}
     if dynamic:
-        first = 1 if graph.takes == "uint8" else 2
+        first = 1 if graph.input_dtype == "uint8" else 2
         cell = graph.model.spec.stem.cell if hasattr(graph.model.spec, "stem") else (1, 1)
         for axis, (name, side) in enumerate(zip(("rows", "columns"), cell, strict=True)):
-            # A side of one cell would be a kind of its own to the tracer.
+            # The tracer specializes dimensions of size one.
             number = torch.export.Dim(name, min=2, max=2**15)
             shapes[first + axis] = side * number if side > 1 else number
     return {"pixels": shapes}
 
 
 def example(graph: Graph) -> torch.Tensor:
-    """What the graph is traced with: two pictures, for of one the tracer would conclude that there is always one."""
+    """The input for tracing: two images, since the tracer would specialize a batch of one."""
     return graph.example(2, graph.model.preprocess.size)
 
 
-class Traced:
-    """A graph to be written, in whatever format; its ONNX form is made once, when it is first wanted."""
+class Tracer:
+    """A graph to export in any format; it is traced to ONNX once, on first use."""
 
     def __init__(self, graph: Graph, *, dynamic: bool = False) -> None:
         self.graph, self.dynamic = graph, dynamic
 
     @cached_property
-    def proto(self) -> Any:
+    def onnx_model(self) -> Any:
         """The ONNX model."""
         return to_onnx(self.graph, dynamic=self.dynamic)
 
     @cached_property
     def layers(self) -> dict[str, list[str]]:
-        """The names of its nodes that multiply by the weights of each layer."""
-        return nodes_by_layer(self.proto, self.graph.model)
+        """For each layer, the names of the ONNX nodes that multiply by its weights."""
+        return nodes_by_layer(self.onnx_model, self.graph.model)
 
     def nodes(self, layers: Sequence[str]) -> list[str]:
-        """The nodes of these layers."""
+        """The ONNX nodes of these layers."""
         return [node for layer in layers for node in self.layers.get(layer, ())]
 
 
 def to_onnx(graph: Graph, *, dynamic: bool = False) -> Any:
-    """The ONNX model."""
+    """Trace a graph to an ONNX model."""
     with quiet():
         try:
             program = torch.onnx.export(
@@ -78,40 +79,40 @@ def to_onnx(graph: Graph, *, dynamic: bool = False) -> Any:
             )
         except Exception as error:
             raise ExportError(
-                "this model cannot be written as ONNX.", got=brief(error), hint="--format pt2, or without --dynamic."
+                "this model cannot be exported to ONNX.", got=brief(error), hint="--format pt2, or without --dynamic."
             ) from error
     assert program is not None
     return program.model_proto
 
 
-def save(proto: Any, path: Path) -> None:
-    """Write an ONNX model; one of more than two gigabytes keeps its weights in a file beside it."""
+def save(onnx_model: Any, path: Path) -> None:
+    """Write an ONNX model; one of more than two gigabytes stores its weights in a file beside it."""
     import onnx
 
-    large = sum(len(tensor.raw_data) for tensor in proto.graph.initializer) > WHOLE
-    if large:  # which empties the model that is given
-        proto = copy.deepcopy(proto)
-        path.with_name(f"{path.name}.data").unlink(missing_ok=True)  # to which it would be added
-    onnx.save(proto, path, save_as_external_data=large, location=f"{path.name}.data" if large else None)
+    large = sum(len(tensor.raw_data) for tensor in onnx_model.graph.initializer) > MAX_FILE_BYTES
+    if large:
+        onnx_model = copy.deepcopy(onnx_model)  # saving external data empties the model in memory
+        path.with_name(f"{path.name}.data").unlink(missing_ok=True)  # saving would append to it
+    onnx.save(onnx_model, path, save_as_external_data=large, location=f"{path.name}.data" if large else None)
 
 
-def nodes_by_layer(proto: Any, model: nn.Module) -> dict[str, list[str]]:
-    """The names of the nodes that multiply by the weights of each linear and convolutional layer."""
-    layers = {name for name, module in model.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)}
-    found: dict[str, list[str]] = {}
-    for node in proto.graph.node:
+def nodes_by_layer(onnx_model: Any, model: nn.Module) -> dict[str, list[str]]:
+    """For each linear and convolutional layer, the names of the nodes that multiply by its weights."""
+    layers = quantizable_layers(model)
+    nodes: dict[str, list[str]] = {}
+    for node in onnx_model.graph.node:
         if node.op_type not in {"MatMul", "Gemm", "Conv"}:
             continue
         scopes = next((each.value for each in node.metadata_props if each.key == SCOPES), "[]")
         for scope in ast.literal_eval(scopes):
             if scope.removeprefix("model.") in layers:
-                found.setdefault(scope.removeprefix("model."), []).append(node.name)
-    return found
+                nodes.setdefault(scope.removeprefix("model."), []).append(node.name)
+    return nodes
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without what exporters say to those who wrote them."""
+    """Silence the exporters' warnings, logs and prints."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir", "nncf", "torch.export")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,4 +1,4 @@
-"""Reading and writing files of tensors, every one of them untrusted: checked before anything is allocated or run."""
+"""Read and write files of tensors. Every file is untrusted: checked before anything is allocated or run."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from vitrail.errors import WeightsError, brief
-from vitrail.files import replacing
-from vitrail.weights.pickled import read_torch
+from vitrail.files import atomic_write
+from vitrail.weights.torch_pickle import read_torch
 
 MAX_HEADER = 16 * 2**20  # bytes of a safetensors header; a ViT-G has 0.1 MiB
 MAX_INDEX = 16 * 2**20  # bytes of an index of shards
-MAX_INFLATION = 100  # times that an npz may grow when it is unpacked, past the first
-SMALL = 16 * 2**20  # bytes
+MAX_RATIO = 100  # unpacked to packed size of an npz
+SMALL = 16 * 2**20  # bytes below which the ratio is not checked
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 NUMBERS = FLOATS | {torch.int64, torch.int32, torch.uint8, torch.bool}
 KIND_OF_SUFFIX = {".safetensors": "safetensors", ".npz": "npz", ".pth": "torch", ".pt": "torch", ".bin": "torch"}
@@ -35,17 +35,19 @@ FOLDER_FILES = (
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a file, an index of shards or a folder with either; all of it, or one error."""
+    """All tensors of a file, of an index of shards, or of a folder with either."""
     if path.is_dir():
         found = [path / name for name in FOLDER_FILES if (path / name).is_file()]
         if not found:
-            raise WeightsError(f"no weights in {path}.", got="a folder.", hint=f"a folder with {FOLDER_FILES[0]}.")
+            raise WeightsError(
+                f"there are no weights in {path}.", got="a folder.", hint=f"a folder with {FOLDER_FILES[0]}."
+            )
         path = found[0]
     if not path.is_file():
-        raise WeightsError(f"{path} is not a file.", got="nothing to read there.", hint="the path of a weight file.")
+        raise WeightsError(f"{path} is not a file.", got="nothing to read.", hint="the path of a weight file.")
     if path.suffix == ".json":
         tensors: dict[str, Tensor] = {}
-        for shard in _shards(path):
+        for shard in _list_shards(path):
             tensors.update(_read_one(shard))
     else:
         tensors = _read_one(path)
@@ -54,13 +56,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     for key, tensor in tensors.items():
         if tensor.dtype not in NUMBERS:
             raise WeightsError(
-                f"{path.name} holds numbers that Vitrail does not use.",
+                f"{path.name} holds tensors of a type that Vitrail does not use.",
                 got=f"{tensor.dtype} in {key!r}.",
                 hint="float32, float16 or bfloat16.",
             )
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise WeightsError(
-                f"{path.name} has numbers that are not finite.",
+                f"{path.name} has values that are not finite.",
                 got=f"NaN or infinity in {key!r}.",
                 hint="an earlier checkpoint.",
             )
@@ -68,13 +70,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _read_one(path: Path) -> dict[str, Tensor]:
-    kind = _kind(path)
-    said = KIND_OF_SUFFIX.get(path.suffix.lower())
-    if said is not None and said != kind:
+    kind = _detect_kind(path)
+    expected = KIND_OF_SUFFIX.get(path.suffix.lower())
+    if expected is not None and expected != kind:
         raise WeightsError(
             f"{path.name} is not what its name says.",
-            got=f"{'a pickle' if kind == 'torch' else kind} under the name *{path.suffix}.",
-            hint="the true suffix, if you trust where the file comes from.",
+            got=f"{'a pickle' if kind == 'torch' else kind} named *{path.suffix}.",
+            hint="the right suffix, if you trust the source of the file.",
         )
     readers: dict[str, Callable[[Path], dict[str, Tensor]]] = {
         "safetensors": _read_safetensors,
@@ -85,12 +87,12 @@ def _read_one(path: Path) -> dict[str, Tensor]:
         return readers[kind](path)
     except (WeightsError, PermissionError):
         raise
-    except Exception as error:  # noqa: BLE001 - fuzzing finds ever new ones: zlib, tokenize, struct, assertions
+    except Exception as error:  # noqa: BLE001 - fuzzing keeps finding new ones: zlib, tokenize, struct, assertions
         raise _damaged(path, error) from None
 
 
-def _kind(path: Path) -> str:
-    """What a file is by its content, never by its name."""
+def _detect_kind(path: Path) -> str:
+    """The kind of a file by its content, never by its name."""
     with path.open("rb") as file:
         head = file.read(16)
     if head[:2] == b"PK":
@@ -103,19 +105,19 @@ def _kind(path: Path) -> str:
             return "torch"
         if names and all(name.endswith(".npy") for name in names):
             return "npz"
-    elif head[8:9] == b"{":  # before pickles, whose first byte a header's length may begin with
+    elif head[8:9] == b"{":  # before pickles: the length of a header may start with the same byte
         return "safetensors"
     elif head[:1] == b"\x80":
         return "torch"
     raise WeightsError(
-        f"{path.name} is no weight file that Vitrail knows.",
-        got=f"a file of {path.stat().st_size} bytes that begins with {head[:8]!r}.",
+        f"{path.name} is not a weight file that Vitrail can read.",
+        got=f"a file of {path.stat().st_size} bytes that starts with {head[:8]!r}.",
         hint="a safetensors, npz or pth file.",
     )
 
 
 def _damaged(path: Path, error: Exception) -> WeightsError:
-    return WeightsError(f"{path.name} is damaged or cut short.", got=brief(error), hint="a new copy.")
+    return WeightsError(f"{path.name} is damaged or truncated.", got=brief(error), hint="a fresh copy.")
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -123,7 +125,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         header = int.from_bytes(file.read(8), "little")
     if header > min(MAX_HEADER, path.stat().st_size - 8):
         raise _damaged(path, ValueError(f"a header of {header} bytes in a file of {path.stat().st_size}"))
-    # The library checks every offset against the file before it maps it.
+    # safetensors checks every offset against the file before mapping it.
     return {key: tensor.clone() for key, tensor in load_file(path).items()}
 
 
@@ -131,21 +133,21 @@ def _read_npz(path: Path) -> dict[str, Tensor]:
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         unpacked = sum(member.file_size for member in members)
-        if unpacked > SMALL and unpacked > MAX_INFLATION * path.stat().st_size:
+        if unpacked > SMALL and unpacked > MAX_RATIO * path.stat().st_size:
             raise WeightsError(
-                f"{path.name} unpacks to suspiciously much.",
+                f"{path.name} unpacks to a suspicious size.",
                 got=f"{unpacked} bytes from {path.stat().st_size}.",
-                hint="a file that was not compressed.",
+                hint="an uncompressed file.",
             )
         return {member.filename.removesuffix(".npy"): _read_npy(path, archive, member) for member in members}
 
 
 def _read_npy(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Tensor:
-    """One array, after its header has been held against the bytes that are there."""
+    """One array; its header is checked against the bytes present first."""
     with archive.open(member) as file:
         version = npy.read_magic(file)
-        header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, fortran, dtype = header(file)
+        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, fortran, dtype = read_header(file)
         if dtype.hasobject:
             raise WeightsError(
                 f"{path.name} holds Python objects, which could run code.",
@@ -153,22 +155,22 @@ def _read_npy(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> 
                 hint="a file with plain numbers.",
             )
         claimed = math.prod(shape) * dtype.itemsize
-        there = member.file_size - file.tell()
-        if claimed != there or min(shape, default=0) < 0:
+        present = member.file_size - file.tell()
+        if claimed != present or min(shape, default=0) < 0:
             raise WeightsError(
-                f"{path.name} claims other sizes than it has.",
-                got=f"{member.filename!r} of shape {shape} and {dtype}: {claimed} bytes, but {there} are there.",
-                hint="a new copy.",
+                f"{path.name} has a header that does not match its size.",
+                got=f"{member.filename!r} of shape {shape} and {dtype}: {claimed} bytes, but {present} are present.",
+                hint="a fresh copy.",
             )
         data = bytearray(file.read())
     if dtype.kind not in "fiub":
-        raise WeightsError(f"{path.name} holds something that is no number.", got=f"{dtype} in {member.filename!r}.")
+        raise WeightsError(f"{path.name} holds values that are not numbers.", got=f"{dtype} in {member.filename!r}.")
     array = np.frombuffer(data, dtype=dtype).reshape(shape, order="F" if fortran else "C")
     return torch.from_numpy(np.ascontiguousarray(array.astype(dtype.newbyteorder("="), copy=False)))
 
 
-def _shards(index: Path) -> list[Path]:
-    """The files that an index names; they stand beside it, and nowhere else."""
+def _list_shards(index: Path) -> list[Path]:
+    """The files listed in an index; each must be in the index's own folder."""
     try:
         if index.stat().st_size > MAX_INDEX:
             raise ValueError(f"an index of {index.stat().st_size} bytes")
@@ -189,18 +191,22 @@ def _shards(index: Path) -> list[Path]:
                 hint="an index with plain file names.",
             )
         if not (index.parent / name).is_file():
-            raise WeightsError(f"{index.name} names a file that is not there.", got=f"{name!r}.", hint="all shards.")
+            raise WeightsError(
+                f"{index.name} names a file that does not exist.", got=f"{name!r}.", hint="copying all shards."
+            )
     return [index.parent / name for name in sorted(names)]
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """A file of tensors in the container that its suffix names; whole, or not at all."""
+    """Write tensors in the container that the suffix names, atomically."""
     kind = KIND_OF_SUFFIX.get(path.suffix.lower())
     if kind is None:
         raise WeightsError(
-            "the suffix tells what kind of file to write.", got=f"{path.name!r}.", hint=f"{', '.join(KIND_OF_SUFFIX)}."
+            "the suffix decides which kind of file is written.",
+            got=f"{path.name!r}.",
+            hint=f"{', '.join(KIND_OF_SUFFIX)}.",
         )
-    with replacing(path, WeightsError) as part:
+    with atomic_write(path, WeightsError) as part:
         if kind == "safetensors":
             _save_safetensors(tensors, part)
         elif kind == "npz":
