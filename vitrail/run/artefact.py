@@ -15,7 +15,7 @@ from torch import Tensor
 from vitrail import catalogue, plug
 from vitrail.data.exchange import to_hf
 from vitrail.data.transform import Preprocess
-from vitrail.errors import RunError, SpecError, WeightsError
+from vitrail.errors import RunError, SpecError, WeightsError, brief
 from vitrail.files import write_text
 from vitrail.run.calibrate import Calibration, check_thresholds, read_calibration, write_calibration
 from vitrail.run.card import model_card
@@ -101,7 +101,7 @@ def load(path: str | Path) -> Any:
         raise RunError(f"the files of the run in {path} are inconsistent.", got=f"{error!r}.") from None
     model = catalogue.create_model(spec)
     try:
-        model.load_state_dict(safe.read_tensors(path / WEIGHTS))
+        model.load_state_dict(tensor_files.read_tensors(path / WEIGHTS))
     except RuntimeError as error:
         raise RunError(
             f"{path / WEIGHTS} does not fit the run's model.", got=brief(error), hint="another run."
