@@ -1,8 +1,8 @@
-"""Attention forward and back on a CPU: the fused kernel against the products written out, in turns.
+"""Attention forward and backward on a CPU: the fused kernel against plain matrix products, in turns.
 
     python benchmarks/attention.py > benchmarks/attention.json
 
-Backs the one exception in vitrail/nn/attention/full.py: training in bfloat16 on a CPU.
+The evidence for the exception in vitrail/nn/attention/full.py: training in bfloat16 on a CPU.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def fused(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return F.scaled_dot_product_attention(q, k, v)
 
 
-def written(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+def unfused(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """softmax(q k' / sqrt(E)) v."""
     return (q * q.shape[-1] ** -0.5 @ k.transpose(-2, -1)).softmax(dim=-1) @ v
 
 
 def contender(function, shape: tuple[int, ...], dtype: torch.dtype):  # noqa: ANN001, ANN201
-    """Passes a second, forward and back."""
+    """Measure passes per second, forward and backward."""
     inputs = [torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(3)]
     gradient = torch.randn(shape, dtype=dtype)
 
@@ -45,11 +45,11 @@ def contender(function, shape: tuple[int, ...], dtype: torch.dtype):  # noqa: AN
 
 
 def main() -> None:
-    """Print one JSON document."""
+    """Run all shapes and print one JSON document."""
     rows = []
     for shape in SHAPES:
         for dtype in (torch.float32, torch.bfloat16):
-            contenders = {"fused": contender(fused, shape, dtype), "written out": contender(written, shape, dtype)}
+            contenders = {"fused": contender(fused, shape, dtype), "written out": contender(unfused, shape, dtype)}
             measured = take_turns(contenders, reference="fused", unit="passes/s", rounds=ROUNDS)
             rows += [{"shape": shape, "dtype": str(dtype), **row._asdict()} for row in measured]
     print(json.dumps({"hardware": hardware(), "rows": rows}, indent=1))

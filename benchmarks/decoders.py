@@ -1,8 +1,8 @@
-"""Which library decodes and resizes pictures fastest, on one core, in turns: the choice in docs/dependencies.md.
+"""Which library decodes and resizes images fastest, on one core, in turns: the evidence for docs/dependencies.md.
 
     VITRAIL_DATA=DIR python benchmarks/decoders.py > benchmarks/decoders.json
 
-OpenCV takes part if it is installed. DIR holds imagenet/ and photos/ (see CONTRIBUTING.md).
+OpenCV takes part if installed. DIR contains imagenet/ and photos/ (see CONTRIBUTING.md).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROUNDS = 7
 
 
 def sets() -> dict[str, list[bytes]]:
-    """Encoded pictures of three sizes."""
+    """Encoded images of three sizes."""
     with zipfile.ZipFile(next((DATA / "imagenet").glob("*.zip"))) as archive:
         names = [name for name in sorted(archive.namelist()) if name.lower().endswith(".jpeg")][:200]
         small = [archive.read(name) for name in names]
@@ -50,7 +50,7 @@ def by_pillow(data: bytes) -> Any:
 
 
 def decoders() -> dict[str, Callable[[bytes], Any]]:
-    """What takes part in decoding."""
+    """The decoders to compare."""
     found: dict[str, Callable[[bytes], Any]] = {"pillow": by_pillow, "simplejpeg": simplejpeg.decode_jpeg}
     try:
         import cv2
@@ -61,7 +61,7 @@ def decoders() -> dict[str, Callable[[bytes], Any]]:
 
 
 def speed(work: Callable[[Any], Any], items: list[Any]) -> Callable[[], float]:
-    """Pictures per second of one run over all of them."""
+    """Return a contender: images per second of one run over all of them."""
 
     def run() -> float:
         start = time.perf_counter()
@@ -73,21 +73,21 @@ def speed(work: Callable[[Any], Any], items: list[Any]) -> Callable[[], float]:
 
 
 def main() -> None:
-    """Decode, then resize to 248 px on the short side, each size of picture by each library."""
+    """Decode, then resize to 248 px on the short side, for each image size and library."""
     torch.set_num_threads(1)
     result: dict[str, Any] = {"hardware": hardware(), "rounds": ROUNDS, "decode": {}, "resize": {}}
-    for name, pictures in sets().items():
-        pixels = [by_pillow(data).copy() for data in pictures]
+    for name, encoded in sets().items():
+        pixels = [by_pillow(data).copy() for data in encoded]
         sizes = [tuple(round(side * 248 / min(each.shape[:2])) for side in each.shape[:2]) for each in pixels]
         items = list(zip(pixels, sizes, strict=True))
         images = [(Image.fromarray(each), size[::-1]) for each, size in items]
-        contenders = {key: speed(work, pictures) for key, work in decoders().items()}
+        contenders = {key: speed(work, encoded) for key, work in decoders().items()}
         resizers = {
             "pillow": speed(lambda item: item[0].resize(item[1], Image.Resampling.BICUBIC), images),
             "torch": speed(lambda item: resize(item[0], *item[1], "bicubic"), items),
         }
         for kind, rivals in (("decode", contenders), ("resize", resizers)):
-            rows = take_turns(rivals, reference="pillow", unit="pictures/s", rounds=ROUNDS)
+            rows = take_turns(rivals, reference="pillow", unit="images/s", rounds=ROUNDS)
             result[kind][name] = [{**row._asdict(), "milliseconds": 1000 / row.value} for row in rows]
     print(json.dumps(result, indent=2))
 

@@ -1,6 +1,6 @@
-"""A load generator that costs little, for it shares the cores with what it measures: bare lines, requests made before.
+"""A cheap load generator, since it shares the cores with the service that it measures: raw sockets, prepared requests.
 
-Of an answer only the status and the length are looked at.
+It parses only the status and the length of a response.
 """
 
 from __future__ import annotations
@@ -14,42 +14,42 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Place = tuple[str, int]
-MOST_LINES = 256
+MAX_LINES = 256
 
 
-def requests_of(pictures: Sequence[bytes]) -> list[bytes]:
-    """A request for each picture."""
+def requests_of(images: Sequence[bytes]) -> list[bytes]:
+    """Build a request for each image."""
     head = b"POST /v1/predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: image/jpeg\r\ncontent-length: %d\r\n\r\n"
-    return [head % len(picture) + picture for picture in pictures]
+    return [head % len(image) + image for image in images]
 
 
 @dataclass
 class Tally:
-    """What came of requests: seconds by status, and those that got no answer."""
+    """Results: seconds by status, and the number of requests without a response."""
 
     seconds: dict[int, list[float]] = field(default_factory=dict)
     cut: int = 0
     lasted: float = 0.0
     late: list[float] = field(default_factory=list)
-    """Seconds by which the generator itself was behind its plan."""
+    """Seconds by which the generator itself was behind schedule."""
     skipped: int = 0
-    """Requests of the plan that were not sent, for all lines were in use."""
+    """Scheduled requests that were not sent because all connections were in use."""
 
     def add(self, status: int, seconds: float) -> None:
-        """One more answer."""
+        """Add a response."""
         self.seconds.setdefault(status, []).append(seconds)
 
     def num(self, status: int) -> int:
-        """Answers of a status."""
+        """The number of responses with a status."""
         return len(self.seconds.get(status, ()))
 
     def statuses(self) -> dict[str, int]:
-        """Answers by status."""
+        """The number of responses by status."""
         return {str(status): len(seconds) for status, seconds in sorted(self.seconds.items())}
 
 
 def quantiles(seconds: Sequence[float]) -> dict[str, float]:
-    """In milliseconds."""
+    """Quantiles in milliseconds."""
     ranked = sorted(seconds)
     if not ranked:
         return {}
@@ -58,34 +58,34 @@ def quantiles(seconds: Sequence[float]) -> dict[str, float]:
 
 
 class Line(asyncio.Protocol):
-    """A connection that is kept; one request at a time."""
+    """A keep-alive connection; one request at a time."""
 
     def __init__(self, answered: Callable[[Line, int, float], None], lost: Callable[[Line, bool], None]) -> None:
         self.answered, self.lost = answered, lost
         self.transport: Any = None
-        self.asked = 0.0
-        """When the request that has no answer was sent; 0 if there is none."""
+        self.sent_at = 0.0
+        """When the pending request was sent; 0 if there is none."""
         self.ends = False
-        """Whether the last answer said that the line will be closed."""
+        """Whether the last response announced the end of the connection."""
         self._got = b""
 
     def connection_made(self, transport: Any) -> None:
-        """It is there."""
+        """Connected."""
         transport.set_write_buffer_limits(high=2**24)
         self.transport = transport
 
-    def ask(self, request: bytes, at: float | None = None) -> None:
+    def send(self, request: bytes, at: float | None = None) -> None:
         """Send a request."""
-        self.asked = at or time.perf_counter()
+        self.sent_at = at or time.perf_counter()
         self.transport.write(request)
 
     @property
     def whole(self) -> bool:
-        """Whether all of the request has left."""
-        return self.asked > 0 and self.transport.get_write_buffer_size() == 0
+        """Whether the whole request has been sent."""
+        return self.sent_at > 0 and self.transport.get_write_buffer_size() == 0
 
     def data_received(self, data: bytes) -> None:
-        """An answer, or a part of it."""
+        """Parse a response, or wait for the rest of it."""
         got = self._got = self._got + data if self._got else data
         end = got.find(b"\r\n\r\n")
         if end < 0:
@@ -96,18 +96,18 @@ class Line(asyncio.Protocol):
             return
         self._got = b""
         self.ends = b"\r\nconnection: close" in got[:end].lower()
-        seconds, self.asked = time.perf_counter() - self.asked, 0.0
+        seconds, self.sent_at = time.perf_counter() - self.sent_at, 0.0
         self.answered(self, int(got[9:12]), seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """Closed, by whomever."""
-        self.lost(self, self.asked > 0)
+        """Closed by either side."""
+        self.lost(self, self.sent_at > 0)
 
 
 async def closed_loop(
     place: Place, requests: Sequence[bytes], *, lines: int, seconds: float, warm: float = 1.0
 ) -> Tally:
-    """Clients that ask again as soon as they are answered; what is answered in the first moments does not count."""
+    """Clients that send the next request upon each response; the warm-up does not count."""
     loop, tally, turn = asyncio.get_running_loop(), Tally(), iter(range(10**9))
     start = time.perf_counter() + warm
     end = start + seconds
@@ -117,7 +117,7 @@ async def closed_loop(
         if start <= now < end:
             tally.add(status, took)
         if now < end:
-            line.ask(requests[next(turn) % len(requests)])
+            line.send(requests[next(turn) % len(requests)])
         else:
             line.transport.close()
 
@@ -126,14 +126,14 @@ async def closed_loop(
 
     for _ in range(lines):
         _, line = await loop.create_connection(lambda: Line(answered, lost), *place)
-        line.ask(requests[next(turn) % len(requests)])
+        line.send(requests[next(turn) % len(requests)])
     await asyncio.sleep(end - time.perf_counter() + 0.5)
     tally.lasted = seconds
     return tally
 
 
 class Pool:
-    """Lines for arrivals that wait for nobody; more of them are opened while all are in use, up to a number."""
+    """Connections for an open loop; more are opened while all are in use, up to a limit."""
 
     def __init__(self, place: Place) -> None:
         self.place, self.tally = place, Tally()
@@ -151,23 +151,23 @@ class Pool:
             self.idle.remove(line)
 
     async def grow(self, num: int) -> None:
-        """Open more."""
+        """Open more connections."""
         loop = asyncio.get_running_loop()
-        for _ in range(min(num, MOST_LINES - self.num)):
+        for _ in range(min(num, MAX_LINES - self.num)):
             self.num += 1
             self.idle.append((await loop.create_connection(lambda: Line(self._answered, self._lost), *self.place))[1])
 
-    def ask(self, request: bytes, due: float) -> None:
-        """Send a request that was due at that time, if any line is free."""
+    def send(self, request: bytes, due: float) -> None:
+        """Send a request that was due at that time, if a connection is free."""
         if not self.idle:
             self.tally.skipped += 1
             return
         self.tally.late.append(time.perf_counter() - due)
-        self.idle.popleft().ask(request)
+        self.idle.popleft().send(request)
 
 
 def arrivals(kind: str, rate: float, seconds: float, seed: int = 0) -> Iterator[float]:
-    """Times at so many a second: `jittered`, each anywhere in its own slot, or `poisson`, wholly at random."""
+    """Arrival times at a rate: `jittered`, at random within equal slots, or `poisson`."""
     rng = random.Random(seed)
     due = 0.0
     for slot in range(int(rate * seconds)):
@@ -178,19 +178,19 @@ def arrivals(kind: str, rate: float, seconds: float, seed: int = 0) -> Iterator[
 async def open_loop(
     place: Place, requests: Sequence[bytes], *, rate: float, seconds: float, kind: str = "poisson"
 ) -> Tally:
-    """Requests that are sent whether or not those before were answered."""
+    """Send requests on schedule, whether or not earlier ones have a response."""
     pool = Pool(place)
     await pool.grow(16)
     start = time.perf_counter()
     for turn, time_due in enumerate(arrivals(kind, rate, seconds)):
         due = start + time_due
         wait = due - time.perf_counter()
-        if wait > 0 or turn % 8 == 0:  # answers are read between arrivals
+        if wait > 0 or turn % 8 == 0:  # responses are read between arrivals
             await asyncio.sleep(max(0.0, wait))
         if not pool.idle:
             await pool.grow(8)
-        pool.ask(requests[turn % len(requests)], due)
-        if time.perf_counter() > start + seconds:  # behind its plan: what it managed is told by the tally
+        pool.send(requests[turn % len(requests)], due)
+        if time.perf_counter() > start + seconds:  # behind schedule: the tally shows what it achieved
             break
     pool.tally.lasted = time.perf_counter() - start
     await asyncio.sleep(2.0)
@@ -203,8 +203,8 @@ async def open_loop(
 async def until_stopped(
     place: Place, requests: Sequence[bytes], *, lines: int, stop: Callable[[], None], after: float
 ) -> Counter[str]:
-    """Clients that ask on while the service is told to stop: what became of what was sent before, and after."""
-    loop, told = asyncio.get_running_loop(), Counter[str]()
+    """Clients that keep sending while the service stops: the fate of requests sent before and after."""
+    loop, outcomes = asyncio.get_running_loop(), Counter[str]()
     before: set[Line] = set()
     stopped = False
     over = asyncio.Event()
@@ -213,29 +213,29 @@ async def until_stopped(
     def answered(line: Line, status: int, _: float) -> None:
         if line in before:
             before.discard(line)
-            told[f"sent before, answered {status}"] += 1
+            outcomes[f"sent before, answered {status}"] += 1
         elif stopped:
-            told[f"sent after, answered {status}"] += 1
-        line.transport.close() if line.ends else line.ask(requests[0])
+            outcomes[f"sent after, answered {status}"] += 1
+        line.transport.close() if line.ends else line.send(requests[0])
 
     def lost(line: Line, waited: bool) -> None:
         nonlocal left
         left -= 1
         if line in before:
-            told["sent before, not answered"] += 1
+            outcomes["sent before, not answered"] += 1
         elif waited:
-            told["sent after, cut"] += 1
+            outcomes["sent after, cut"] += 1
         if not left:
             over.set()
 
     opened = [(await loop.create_connection(lambda: Line(answered, lost), *place))[1] for _ in range(lines)]
     for line in opened:
-        line.ask(requests[0])
+        line.send(requests[0])
     await asyncio.sleep(after)
     before.update(line for line in opened if line.whole)
-    told["sent before"] = len(before)
+    outcomes["sent before"] = len(before)
     stopped = True
     stop()
     async with asyncio.timeout(60):
         await over.wait()
-    return told
+    return outcomes

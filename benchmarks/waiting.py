@@ -1,9 +1,9 @@
-"""How OpenMP's threads wait for each other: training alone on the machine, and beside another program of its kind.
+"""How OpenMP threads wait for each other: training alone on the machine, and beside another training process.
 
     python benchmarks/waiting.py > benchmarks/waiting.json
 
-Backs `GOMP_SPINCOUNT=1000`, which the command line sets. Each contender trains a small model for some steps, alone and
-then twice at the same time, in turns; told are the seconds of the slower one.
+The evidence for `GOMP_SPINCOUNT=1000`, which the command line sets. Each contender trains a small model for some steps,
+alone and then twice at the same time, in turns; the slower process counts.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import sys
 from vitrail.benchmark.compare import hardware
 
 WAITS = {
-    "the library's own way": {},
+    "the library's default": {},
     "a short spin (Vitrail)": {"GOMP_SPINCOUNT": "1000"},
     "none (OMP_WAIT_POLICY=passive)": {"OMP_WAIT_POLICY": "passive"},
 }
-STEPS, BATCH, ROUNDS, LIMIT = 30, 64, 2, 120
+STEPS, BATCH_SIZE, ROUNDS, LIMIT = 30, 64, 2, 120
 CHILD = f"""
 import time, torch
 from vitrail import create_model
 model = create_model("vit_nano_conv4_32", num_classes=10)
-images, labels = torch.randn({BATCH}, 3, 32, 32), torch.arange({BATCH}) % 10
+images, labels = torch.randn({BATCH_SIZE}, 3, 32, 32), torch.arange({BATCH_SIZE}) % 10
 for step in range({STEPS} + 1):
     if step == 1:
         started = time.perf_counter()
@@ -35,9 +35,9 @@ print(time.perf_counter() - started)
 
 
 def seconds(wait: dict[str, str], num: int) -> float | None:
-    """Of the slower of so many programs at the same time; None if they take longer than the limit."""
-    held_back = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS"}
-    environment = {key: value for key, value in os.environ.items() if key not in held_back} | wait
+    """The seconds of the slowest of `num` concurrent processes; None if they exceed the limit."""
+    removed = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS"}
+    environment = {key: value for key, value in os.environ.items() if key not in removed} | wait
     command = [sys.executable, "-c", CHILD]
     children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(num)]  # noqa: S603
     try:

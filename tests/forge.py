@@ -1,4 +1,4 @@
-"""Commands in processes that take no time to start: one process imports everything once, and each run is its fork."""
+"""Commands in processes that start at once: a server process imports everything, and each command is a fork of it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 300  # seconds until a child hangs
+PATIENCE = 300  # seconds, after which a child is considered hung
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux: no fork outlives the tests
 
 
 class Forge:
-    """A process that forks."""
+    """The server process."""
 
     def __init__(self) -> None:
         spawn = multiprocessing.get_context("spawn")
@@ -32,16 +32,16 @@ class Forge:
         other.close()
         assert self.pipe.recv() == "ready"
 
-    def begin(self, function: Callable[..., int | None], *args: Any, log: Path, out: Path | None = None) -> int:
-        """Call a function in a fork, which ends with what it gives as exit code; its number.
+    def start(self, function: Callable[..., int | None], *args: Any, log: Path, out: Path | None = None) -> int:
+        """Call a function in a fork, which exits with the code it returns; return the process id.
 
-        What it says goes to the log; what it prints on standard output to `out`, if that is told.
+        Standard error goes to `log`, standard output to `out`, by default the log too.
         """
         self.pipe.send((function, args, str(log), str(out or log)))
         return self.pipe.recv()
 
-    def end(self, pid: int) -> int:
-        """Wait for a fork; its exit code, or minus the signal that killed it."""
+    def wait(self, pid: int) -> int:
+        """Wait for a fork; return its exit code, or minus the signal that killed it."""
         self.pipe.send(pid)
         if not self.pipe.poll(PATIENCE):
             os.kill(pid, signal.SIGKILL)
@@ -51,14 +51,14 @@ class Forge:
 
     def run(self, function: Callable[..., int | None], *args: Any, log: Path, out: Path | None = None) -> int:
         """Call a function in a fork and wait for it."""
-        return self.end(self.begin(function, *args, log=log, out=out))
+        return self.wait(self.start(function, *args, log=log, out=out))
 
-    def told(self, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-        """What `python -W error -m vitrail` tells of these words in a folder, in a fork of its own."""
+    def run_cli(self, *words: str, cwd: Path, first: str = "") -> subprocess.CompletedProcess[str]:
+        """Run `python -W error -m vitrail` with these arguments in a folder, in a fork; code in `first` runs before."""
         strict = partial(warnings.simplefilter, "error")
-        with tempfile.TemporaryDirectory() as room:
-            out, log = Path(room) / "out", Path(room) / "err"
-            code = self.run(command, words, partial(os.chdir, cwd), strict, log=log, out=out)
+        with tempfile.TemporaryDirectory() as folder:
+            out, log = Path(folder) / "out", Path(folder) / "err"
+            code = self.run(command, words, partial(os.chdir, cwd), strict, partial(exec, first, {}), log=log, out=out)
             return subprocess.CompletedProcess(["vitrail", *words], code, out.read_text(), log.read_text())
 
     def stop(self) -> None:
@@ -69,7 +69,7 @@ class Forge:
 
 
 def command(words: Sequence[str], *prepare: Callable[[], None]) -> None:
-    """The command line, in a process that was prepared for it by what follows."""
+    """Run the command line, after calling `prepare`."""
     from vitrail.__main__ import main
 
     for change in prepare:
@@ -88,7 +88,7 @@ def _serve(pipe: Connection) -> None:
     from vitrail.__main__ import build_app
     from vitrail.data.find import open_data
 
-    # What is imported and read here is there in each fork. Nothing is computed: threads do not outlive a fork.
+    # Imports and files read here are shared by all forks. Nothing is computed: threads do not survive a fork.
     torch.set_num_threads(1)
     build_app()
     for package in ("vitrail.verbs", "vitrail.inspection.method", "vitrail.weights.format"):
@@ -97,19 +97,19 @@ def _serve(pipe: Connection) -> None:
     pages._templates("vitrail.report").get_template("run.html")
     Image.init()
     matplotlib.figure.Figure()
-    torch.manual_seed(0)  # reads the source of whatever calls it, for tracebacks that nobody asks for
+    torch.manual_seed(0)  # reads the source of its caller for tracebacks, which takes time
     open_data("digits")
     torch.optim.AdamW(catalogue.create_model("vit_mu_patch4_8").parameters())
     vitrail.verbs.train.parse_settings("auto", [], minutes=None, seed=0, has_weights=False)
     pipe.send("ready")
     while True:
-        asked = pipe.recv()
-        if isinstance(asked, int):
-            pipe.send(os.waitstatus_to_exitcode(os.waitpid(asked, 0)[1]))
+        message = pipe.recv()
+        if isinstance(message, int):
+            pipe.send(os.waitstatus_to_exitcode(os.waitpid(message, 0)[1]))
             continue
         pid = os.fork()
         if pid == 0:
-            _act(*asked)
+            _act(*message)
         pipe.send(pid)
 
 
@@ -126,7 +126,7 @@ def _act(function: Callable[..., int | None], args: tuple[Any, ...], log: str, o
         code = function(*args) or 0
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1
-    except BaseException:  # noqa: BLE001 - whatever it is, the log tells it
+    except BaseException:  # noqa: BLE001 - whatever it is, the log has it
         traceback.print_exc()
     finally:
         sys.stdout.flush()

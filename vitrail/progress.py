@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from vitrail.errors import printable
-from vitrail.training.view import Moment
+from vitrail.training.view import StepStatus
 
 LINE_SECONDS = 10.0
 
@@ -35,17 +35,17 @@ class LineView:
         """Print a remark."""
         print(printable(text), file=sys.stderr, flush=True)
 
-    def show(self, moment: Moment) -> None:
+    def show(self, status: StepStatus) -> None:
         """Print the current step, at most every ten seconds."""
         if time.monotonic() - self.last < LINE_SECONDS:
             return
         self.last = time.monotonic()
         self.say(
-            f"{moment.done:4.0%}  step {moment.step:,}  epoch {moment.epoch:.1f}  loss {moment.loss:.3f}  "
-            f"{moment.images_per_second:,.0f} images/s  {duration(moment.seconds_left)} left{self.best}"
+            f"{status.done:4.0%}  step {status.step:,}  epoch {status.epoch:.1f}  loss {status.loss:.3f}  "
+            f"{status.images_per_second:,.0f} images/s  {duration(status.seconds_left)} left{self.best}"
         )
 
-    def judged(self, step: int, score: float, best: float, metric: str) -> None:
+    def show_score(self, step: int, score: float, best: float, metric: str) -> None:
         """Print the validation score, and that of the weights saved as best (the loss counts in that choice too)."""
         name = "accuracy" if metric == "top1" else "mean average precision"
         self.best = f"  best {best:.2%}"
@@ -77,12 +77,12 @@ class BarView(LineView):
             self.task, self.label = self.bar.add_task(label, total=total, numbers=numbers), label
         self.bar.update(self.task, completed=done, total=total, numbers=numbers)
 
-    def show(self, moment: Moment) -> None:
+    def show(self, status: StepStatus) -> None:
         numbers = (
-            f"step {moment.step:,}  epoch {moment.epoch:.1f}  loss {moment.loss:.3f}{self.best}  "
-            f"{moment.images_per_second:,.0f}/s  {duration(moment.seconds_left)} left"
+            f"step {status.step:,}  epoch {status.epoch:.1f}  loss {status.loss:.3f}{self.best}  "
+            f"{status.images_per_second:,.0f}/s  {duration(status.seconds_left)} left"
         )
-        self._update("Training", moment.done, 1.0, numbers)
+        self._update("Training", status.done, 1.0, numbers)
 
     def progress(self, label: str, done: int, total: int) -> None:
         self._update(label, done, total, f"{done:,} of {total:,}")

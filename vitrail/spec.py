@@ -9,10 +9,20 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PositiveInt, SerializeAsAny, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, SerializeAsAny, ValidationError
 
 from vitrail import plug
 from vitrail.errors import SpecError, brief
+
+Probability = Annotated[float, Field(ge=0.0, le=1.0)]
+"""0 to 1, both included."""
+PositiveFraction = Annotated[float, Field(gt=0.0, le=1.0)]
+"""Above 0, up to 1."""
+PartialFraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+"""From 0, below 1."""
+OpenFraction = Annotated[float, Field(gt=0.0, lt=1.0)]
+"""Between 0 and 1, both excluded."""
+FinitePositive = Annotated[float, Field(gt=0.0, le=1e9)]
 
 
 class Spec(BaseModel):

@@ -1,7 +1,7 @@
-"""Run by torchrun for test_distributed.py: the command line in each process, job after job, with accidents.
+"""Run by torchrun for test_distributed.py: the command line in each process, job by job, with failures.
 
 The plan is a JSON file: for each attempt (torchrun's restarts) a list of jobs, each with the words of the command line
-and, if it shall have one, an accident at a step of a rank. What each process saw goes into a file of its own.
+and, optionally, an accident at a step of a rank. Each process writes its notes to its own file.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ RANK, ATTEMPT = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_CO
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 TOUCHING = ("os.mkdir", "os.rename", "os.remove", "os.rmdir")
 PATIENCE = 20.0
-learn = loop.learn
+compute_gradients = loop.compute_gradients
 
 
 class Watch:
-    """What a process did in a job: the losses it saw, and the files that it wrote below the run."""
+    """Records the losses of a job, and the files that the process wrote in the run."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         self.accident = job.get("accident", {})
@@ -34,10 +34,10 @@ class Watch:
         self.losses: list[float] = []
         self.touched: set[str] = set()
 
-    def learn(self, job: Any, batch: Any, step: int, stop: Any) -> Any:
+    def compute_gradients(self, job: Any, batch: Any, step: int, stop: Any) -> Any:
         if self.accident.get("step") == step and self.accident["rank"] == RANK:
             self.happen(stop)
-        result = learn(job, batch, step, stop)
+        result = compute_gradients(job, batch, step, stop)
         self.losses.append(result[0])
         return result
 
@@ -47,16 +47,16 @@ class Watch:
                 os.kill(os.getpid(), signal.SIGKILL)
             case "interrupt":
                 signal.raise_signal(signal.SIGINT)
-            case "bad picture":
-                raise DataError("cat.jpg cannot be read.", got="an accident.", hint="another picture.")
+            case "bad image":
+                raise DataError("cat.jpg cannot be read.", got="an accident.", hint="another image.")
             case "end torchrun":
                 os.kill(os.getppid(), signal.SIGTERM)
                 until = time.monotonic() + PATIENCE
-                while not stop.asked and time.monotonic() < until:
+                while not stop.requested and time.monotonic() < until:
                     time.sleep(0.01)
 
     def hear(self, event: str, details: tuple[Any, ...]) -> None:
-        """Python's own audit: every file that is opened for writing, every folder that is made, moved or removed."""
+        """Python's audit hook: every file opened for writing, every folder created, moved or removed."""
         if event in TOUCHING or (event == "open" and isinstance(details[2], int) and details[2] & WRITES):
             path = str(details[0])
             if path.startswith(self.run):
@@ -71,7 +71,7 @@ def main() -> None:
     sys.addaudithook(lambda event, details: watch.hear(event, details) if watch is not None else None)
     for job in json.loads(plan_file.read_text())[ATTEMPT]:
         watch = Watch(job)
-        loop.learn = watch.learn
+        loop.compute_gradients = watch.compute_gradients
         run = job["run"] if RANK == 0 else job.get("other_run", job["run"])
         sys.argv = ["vitrail", *job["words"], "--run", run]
         try:

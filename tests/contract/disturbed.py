@@ -1,4 +1,4 @@
-"""Runs that are disturbed, and what they must come to."""
+"""Runs that are disturbed, and the undisturbed run that they must match."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from sklearn.datasets import load_digits
 from tests.contract import forked
 from tests.contract.forked import bits, words_of
 from tests.forge import PATIENCE, Forge, command
-from vitrail.run import checkpoint as kept
+from vitrail.run import checkpoint
 
 SHORT = ("steps=12", "batch_size=16", "eval_every=4", "save_every=2", "seed=4")
-STOPPED = 7  # the step at which `half` was killed; 4 was judged, 6 saved
+STOPPED = 7  # the step at which `half` was killed; 4 was evaluated, 6 saved
 KILLED = -signal.SIGKILL
 
 
@@ -29,50 +29,50 @@ def at_step(step: int, number: signal.Signals, **options: int) -> Callable[[], N
 
 
 class Bench:
-    """Where runs are made: `calm` was never disturbed, `half` was killed on its way."""
+    """Runs the command line: `calm` was never disturbed, `half` was killed midway."""
 
     def __init__(self, place: Path, forge: Forge) -> None:
         self.place, self.forge = place, forge
         self.num, self.data = 0, place / "digits.npz"
         digits = load_digits()
-        pictures = (digits.images * 15).astype(np.uint8)
+        images = (digits.images * 15).astype(np.uint8)
         parts = {"train": slice(None, 160), "test": slice(160, 200)}
-        arrays = {f"x_{name}": pictures[rows] for name, rows in parts.items()}
+        arrays = {f"x_{name}": images[rows] for name, rows in parts.items()}
         np.savez(self.data, **arrays, **{f"y_{name}": digits.target[rows] for name, rows in parts.items()})
         assert self.ends("calm")[0] == 0
         self.expected = bits(place / "calm")
         assert self.ends("half", at_step(STOPPED, signal.SIGKILL))[0] == KILLED
 
     def ends(self, name: str, *prepare: Callable[[], None], more: Sequence[str] = ()) -> tuple[int, str]:
-        """The exit code of a run, and what it said."""
+        """Run to the end; return the exit code and the output."""
         self.num += 1
         log = self.place / f"{self.num}.log"
         code = self.forge.run(command, self.words(name, *more), *prepare, log=log)
         return code, log.read_text()
 
     def words(self, name: str, *more: str, workers: int = 0) -> list[str]:
-        """The words of a run."""
+        """The command line of a run."""
         return words_of(self.place / name, *SHORT, *more, data=self.data, workers=workers)
 
     def half(self, name: str) -> Path:
-        """A run of this name that was killed on its way."""
+        """Create a run of this name that was killed midway."""
         return shutil.copytree(self.place / "half", self.place / name)
 
     def same(self, name: str) -> bool:
-        """Whether a run is as if nothing had happened, after the same command once more."""
-        code, said = self.ends(name)
-        assert code == 0, said
+        """Run the same command again; return whether the run is as if nothing had happened."""
+        code, output = self.ends(name)
+        assert code == 0, output
         return bits(self.place / name) == self.expected
 
 
 def finite(path: Path) -> bool:
-    """Whether a checkpoint is whole and holds only finite numbers."""
-    found = kept.load(path.parent, path.name)
-    return found is not None and all(kept.all_finite(part) for part in found.parts.values())
+    """Whether a checkpoint is intact and all its values are finite."""
+    found = checkpoint.load(path.parent, path.name)
+    return found is not None and all(checkpoint.all_finite(part) for part in found.parts.values())
 
 
 def wait_until(claim: Callable[[], bool]) -> None:
-    """Wait for what another process does."""
+    """Wait for another process."""
     deadline = time.monotonic() + PATIENCE
     while not claim():
         assert time.monotonic() < deadline

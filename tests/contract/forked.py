@@ -1,4 +1,4 @@
-"""What goes wrong in a run: each function here prepares a fork of `tests.forge` for its own misfortune."""
+"""Failures of a run: each function prepares a fork of `tests.forge` for one of them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from typing import Any
 SMALL = (
     *("--model", "vit_mu_patch4_8", "model.drop_path_rate=0.5", "augment.mixup=0.2"),
     *("accumulate=2", "ema=0.9", "precision=float32"),
-)  # a run in which everything that could go wrong is on, and a step takes milliseconds
+)  # everything that could go wrong is on, and a step takes milliseconds
+TIMINGS = ("seconds", "evaluated_at", "evaluation_seconds", "seconds_by_phase", "images_per_second")
 CALLS = ("fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "chmod", "truncate", "open")
 
 
 def words_of(run: Path, *more: str, data: str | Path = "digits", workers: int = 0) -> list[str]:
-    """The words of a small run."""
+    """The command line of a small run."""
     return ["train", str(data), "--run", str(run), *SMALL, f"workers={workers}", *more]
 
 
 def kill_at_call(number: int) -> None:
-    """At the so-manieth call that changes files, kill -9; what is written is then half there."""
+    """kill -9 at the given call that changes files, leaving a write half done."""
 
     def act(count: int, half: Callable[[], object]) -> None:
         if count == number:
@@ -38,7 +39,7 @@ def kill_at_call(number: int) -> None:
 
 
 def kill_in(module: str, name: str, number: int) -> None:
-    """At the so-manieth call of a function of ours, kill -9."""
+    """kill -9 at the given call of one of our functions."""
     place = importlib.import_module(module)
     original, left = getattr(place, name), number
 
@@ -53,7 +54,7 @@ def kill_in(module: str, name: str, number: int) -> None:
 
 
 def fill_disk_at_call(number: int) -> None:
-    """From the so-manieth call on that takes room, there is none; what is written is then half there."""
+    """From the given call that needs disk space on, there is none; a write is left half done."""
 
     def act(count: int, half: Callable[[], object]) -> None:
         if count >= number:
@@ -64,7 +65,7 @@ def fill_disk_at_call(number: int) -> None:
 
 
 def _watch(calls: Sequence[str], act: Callable[[int, Callable[[], object]], None]) -> None:
-    """Tell the number of each such call, and of each file that is written, before it is made."""
+    """Call `act` with a running number before each such call and each file write."""
     import safetensors.torch
 
     count = 0
@@ -87,7 +88,7 @@ def _watch(calls: Sequence[str], act: Callable[[int, Callable[[], object]], None
 
 
 def without_room(num_bytes: int) -> None:
-    """No file may grow past a size, as if the disk were full."""
+    """Limit the size of files, as if the disk were full."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
 
 
@@ -98,46 +99,46 @@ def signal_self(number: int, *, times: int = 1) -> None:
 
 
 def wait_for(path: Path) -> None:
-    """Wait until there is a file."""
+    """Wait until a file exists."""
     while not path.exists():
         time.sleep(0.005)
 
 
 def at_step(step: int, act: Callable[..., object], *args: Any, after: int = 0, **options: Any) -> None:
-    """Let something happen just before a step, counted from 0, once it has been begun so often before."""
+    """Call `act` just before a step, counted from 0, once it has started `after` times before."""
     from vitrail.training import loop
 
-    learn, times = loop.learn, 0
+    original, times = loop.compute_gradients, 0
 
     def disturbed(job: Any, batch: Any, number: int, stop: Any) -> tuple[float, float, bool]:
         nonlocal times
         times += number == step
         if number == step and times > after:
             act(*args, **options)
-        return learn(job, batch, number, stop)
+        return original(job, batch, number, stop)
 
-    loop.learn = disturbed
+    loop.compute_gradients = disturbed
 
 
 def poison(step: int, times: int) -> None:
-    """The losses of a step's pictures, counted from 0, are NaN the first few times that it comes."""
+    """Make the losses of a step, counted from 0, NaN the first `times` times."""
     from vitrail.objective.classify import Classify
     from vitrail.training import loop
 
-    learn, forward, left = loop.learn, Classify.forward, times
+    original, forward, left = loop.compute_gradients, Classify.forward, times
 
-    def learn_badly(job: Any, batch: Any, number: int, stop: Any) -> tuple[float, float, bool]:
+    def poisoned(job: Any, batch: Any, number: int, stop: Any) -> tuple[float, float, bool]:
         nonlocal left
         bad = number == step and left > 0
         left -= bad
         Classify.forward = (lambda *args: forward(*args) * float("nan")) if bad else forward
-        return learn(job, batch, number, stop)
+        return original(job, batch, number, stop)
 
-    loop.learn = learn_badly
+    loop.compute_gradients = poisoned
 
 
 def spoil(step: int) -> None:
-    """A weight becomes infinite at a step, the first time that it is taken."""
+    """Make a weight infinite at a step, the first time that it is taken."""
     from vitrail.training.state import State
 
     take_step, left = State.take_step, 1
@@ -145,7 +146,7 @@ def spoil(step: int) -> None:
     def spoilt(state: State, loss: float) -> None:
         nonlocal left
         take_step(state, loss)
-        if state.now.step == step and left:
+        if state.progress.step == step and left:
             left -= 1
             state.job.model.head.bias.data[0] = float("inf")
 
@@ -153,7 +154,7 @@ def spoil(step: int) -> None:
 
 
 def note_steps(file: Path) -> None:
-    """Each step that is taken stands in a file."""
+    """Write each step taken to a file."""
     from vitrail.training.state import State
 
     take_step = State.take_step
@@ -161,13 +162,13 @@ def note_steps(file: Path) -> None:
     def noted(state: State, loss: float) -> None:
         take_step(state, loss)
         with file.open("a") as notes:
-            notes.write(f"{state.now.step}\n")
+            notes.write(f"{state.progress.step}\n")
 
     State.take_step = noted
 
 
 def bits(run: Path) -> dict[str, Any]:
-    """All that is in a run, by name, without what tells of time: two runs of the same seed have the same."""
+    """The contents of a run by file name, without timings: equal for two runs with the same seed."""
     found: dict[str, Any] = {}
     for path in sorted(run.rglob("*")):
         name = str(path.relative_to(run))
@@ -179,7 +180,7 @@ def bits(run: Path) -> dict[str, Any]:
             found[name] = "file"
         elif path.name in ("state.json", "result.json"):
             state = json.loads(path.read_text(encoding="utf-8"))
-            found[name] = {key: value for key, value in state.items() if key not in ("seconds", "judged_seconds")}
+            found[name] = {key: value for key, value in state.items() if key not in TIMINGS}
         elif path.name == "account.json":  # scores to the last digit, without the name of the run and its time
             account = json.loads(path.read_text(encoding="utf-8"))
             found[name] = [value for split, value in account.items() if split not in ("facts", "result")]

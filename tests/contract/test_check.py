@@ -216,12 +216,12 @@ def test_exit_codes_json_and_summary(clean: Path, tmp_path: Path, forge: Forge) 
     write(tmp_path / "bad", [f"a/{number}.jpg" for number in range(9)])
     (tmp_path / "bad" / "a" / "\u2603\nnew.jpg").write_bytes(b"")
     Path(os.fsdecode(bytes(tmp_path / "bad" / "a") + b"/\xff\xfe.jpg")).write_bytes(b"")
-    done = forge.told("check", "bad", "--json", "--quiet", cwd=tmp_path)
+    done = forge.run_cli("check", "bad", "--json", "--quiet", cwd=tmp_path)
     document = json.loads(done.stdout)
     assert (done.returncode, document["ok"], done.stderr) == (3, False, "")
     assert {finding["kind"] for finding in document["findings"]} == {"empty"}
     assert document["findings"][0].keys() >= {"path", "kind", "detail"}
-    done = forge.told("check", "bad", cwd=tmp_path)
+    done = forge.run_cli("check", "bad", cwd=tmp_path)
     assert done.returncode == 3
     assert "empty: 2 (the file has no content)" in done.stdout
     assert "\\n" in done.stdout

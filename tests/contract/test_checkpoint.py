@@ -314,7 +314,7 @@ def test_claimed_once(tmp_path: Path) -> None:
 def test_killed_before_it_started(tmp_path: Path) -> None:
     """A partial first file does not make the folder look like somebody else's."""
     (tmp_path / ".config.yaml.abcd1234").mkdir()
-    (tmp_path / ".config.yaml.abcd1234" / "config.yaml").write_text("asked:")
+    (tmp_path / ".config.yaml.abcd1234" / "config.yaml").write_text("request:")
     with directory.claim(tmp_path):
         assert directory.stored_config(tmp_path) is None
 

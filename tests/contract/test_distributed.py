@@ -1,7 +1,7 @@
-"""Training by two processes (gloo, CPU): the same numbers as by one, ends and restarts, and models that are cut.
+"""Training with two processes (gloo, CPU): the same numbers as with one, failures and restarts, and sharded models.
 
-Starting processes takes seconds, so two launches serve all tests: in the first everything goes wrong, one thing an
-attempt; the second goes on from what was left, and has the runs to compare with.
+Starting processes takes seconds, so two launches serve all tests: in the first, each attempt fails in its own way; the
+second resumes from there, and has the runs to compare with.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from vitrail.verbs.train import train
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
 MODEL = ["--model", "vit_mu_patch4_8"]
-# 65 pictures are held out: in batches of 64 the last one is for one process alone, and the other has none.
+# 65 images are held out: of the last batch, one process gets a single image, and the other none.
 NUM_TRAIN, NUM_VAL, NUM_TEST = 520, 65, 131
 SIZES = ["model.depth=2", "precision=float32", "batch_size=64", "accumulate=2", "val_share=0.125", "workers=0"]
 CHANCE = ["augment.mixup=0.4", "augment.jitter=0.3", "augment.scale=[0.5,1.0]"]
@@ -40,14 +40,14 @@ DATA = "patterns.npz"
 PATIENCE = 150.0  # seconds; a launch takes ten to twenty, and one that hangs is a failure
 MESSAGES = {
     "in use": "is in use by another process.",
-    "killed": "another process of this run has ended.",
-    "bad picture": "cat.jpg cannot be read.",
-    "not shared": "with --shard, all machines write into the run.",
+    "killed": "another process of this run has exited.",
+    "bad image": "cat.jpg cannot be read.",
+    "not shared": "with --shard, all machines write to the run directory.",
 }
 
 
-class Seen(NamedTuple):
-    """A launch: what torchrun ended with and printed, and what each process wrote down in each attempt."""
+class LaunchResult(NamedTuple):
+    """The exit code and output of torchrun, and the notes of each process in each attempt."""
 
     code: int
     out: str
@@ -55,7 +55,7 @@ class Seen(NamedTuple):
     notes: dict[str, dict[str, Any]]
 
 
-def launch(folder: Path, attempts: list[list[dict[str, Any]]]) -> Seen:
+def launch(folder: Path, attempts: list[list[dict[str, Any]]]) -> LaunchResult:
     folder.mkdir()
     plan = folder / "plan.json"
     plan.write_text(json.dumps(attempts))
@@ -71,7 +71,7 @@ def launch(folder: Path, attempts: list[list[dict[str, Any]]]) -> Seen:
             torchrun.terminate()  # it ends its processes, which a kill would leave behind
             raise
     notes = {path.name.removeprefix("plan."): json.loads(path.read_text()) for path in folder.glob("plan.?.?")}
-    return Seen(torchrun.returncode, out, err, notes)
+    return LaunchResult(torchrun.returncode, out, err, notes)
 
 
 def job(root: Path, name: str, settings: list[str], *flags: str, **more: Any) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def job(root: Path, name: str, settings: list[str], *flags: str, **more: Any) ->
 
 
 def write_data(path: Path) -> None:
-    """Small grey pictures of four classes: a pattern each, and noise. (The digits would import scikit-learn.)"""
+    """Small grey images of four classes: a pattern each, and noise. (The digits would import scikit-learn.)"""
     random = np.random.default_rng(0)
     patterns = random.integers(40, 216, (4, 8, 8))
     arrays = {}
@@ -92,19 +92,19 @@ def write_data(path: Path) -> None:
 
 
 def train_alone(data: Path, run: Path, *, stop_at: int | None = None) -> list[float]:
-    """The losses of a run of one process, which is interrupted before a step if that is told."""
+    """The losses of a single-process run, interrupted before step `stop_at`, if any."""
     losses: list[float] = []
-    learn = loop.learn
+    compute_gradients = loop.compute_gradients
 
-    def watched(*given: Any) -> Any:
-        if given[2] == stop_at:
-            given[3].asked = True
-        result = learn(*given)
+    def watched(*args: Any) -> Any:
+        if args[2] == stop_at:
+            args[3].requested = True
+        result = compute_gradients(*args)
         losses.append(result[0])
         return result
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "learn", watched)
+        patch.setattr(loop, "compute_gradients", watched)
         if stop_at is None:
             train(data, model=MODEL[1], run=run, settings=ADAMW)
         else:
@@ -114,7 +114,7 @@ def train_alone(data: Path, run: Path, *, stop_at: int | None = None) -> list[fl
 
 
 def launch_all(root: Path) -> None:
-    """Both launches, what they saw written down for all tests."""
+    """Run both launches and store their results for all tests."""
     runs = root / "runs"
     runs.mkdir(parents=True)
     write_data(root / DATA)
@@ -135,7 +135,7 @@ def launch_all(root: Path) -> None:
                 job(root, "copies-muon", MUON),
                 job(root, "parts-muon", MUON, "--shard"),
                 job(root, "not-shared", MUON, "--shard", other_run=str(runs / "elsewhere")),
-                job(root, "bad-picture", MUON, accident={"kind": "bad picture", "rank": 1, "step": 2}),
+                job(root, "bad-image", MUON, accident={"kind": "bad image", "rank": 1, "step": 2}),
             ]
         ],
     )
@@ -144,24 +144,24 @@ def launch_all(root: Path) -> None:
 
 @pytest.fixture(scope="session")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of both launches, which are made once, whichever worker of pytest comes first."""
+    """The folder of both launches, which the first pytest worker runs for all."""
     base = tmp_path_factory.getbasetemp()
     base = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
-    made = base / "distributed"
+    folder = base / "distributed"
     with FileLock(base / "distributed.lock"):
-        if not (made / "seen.json").exists():
-            launch_all(made)
-    return made
+        if not (folder / "seen.json").exists():
+            launch_all(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")
-def wrong(root: Path) -> Seen:
-    return Seen(*json.loads((root / "seen.json").read_text())["wrong"])
+def wrong(root: Path) -> LaunchResult:
+    return LaunchResult(*json.loads((root / "seen.json").read_text())["wrong"])
 
 
 @pytest.fixture(scope="session")
-def right(root: Path) -> Seen:
-    return Seen(*json.loads((root / "seen.json").read_text())["right"])
+def right(root: Path) -> LaunchResult:
+    return LaunchResult(*json.loads((root / "seen.json").read_text())["right"])
 
 
 def metrics(run: Path) -> list[dict[str, float]]:
@@ -174,7 +174,7 @@ def assert_near(one: list[dict[str, float]], other: list[dict[str, float]], tole
         assert mine == pytest.approx(theirs, abs=tolerance, rel=0), mine["step"]
 
 
-def test_two_processes_see_the_losses_and_scores_of_one(root: Path, right: Seen, tmp_path: Path) -> None:
+def test_two_processes_see_the_losses_and_scores_of_one(root: Path, right: LaunchResult, tmp_path: Path) -> None:
     losses = train_alone(root / DATA, tmp_path / "alone")
     copies = right.notes["0.0"]["copies"]["losses"]
     assert copies == right.notes["0.1"]["copies"]["losses"]
@@ -188,45 +188,45 @@ def test_two_processes_see_the_losses_and_scores_of_one(root: Path, right: Seen,
     assert results[0]["test"]["n"] == NUM_TEST
 
 
-def test_only_the_first_process_writes_and_prints(root: Path, right: Seen) -> None:
+def test_only_rank_zero_writes_and_prints(root: Path, right: LaunchResult) -> None:
     assert right.notes["0.0"]["copies"]["touched"]
     assert right.notes["0.1"]["copies"]["touched"] == []
-    # Nor does it read there: another machine, without the run, goes on with it.
+    # Nor does it read there: another machine, without the run, can resume it.
     assert len(right.notes["0.1"]["accidents"]["losses"]) == 2
     assert not (root / "runs" / "nowhere").exists()
-    assert right.out.count("The report: ") == 6
+    assert right.out.count("Report: ") == 6
     assert right.out.count(str(root / "runs" / "copies")) == 4  # the model and its report, with and without muon
-    assert right.err.count("Going on from step 7.") == 1
+    assert right.err.count("Resuming from step 7.") == 1
 
 
-def test_what_goes_wrong_in_one_process_ends_all_with_one_message(wrong: Seen, right: Seen) -> None:
+def test_what_goes_wrong_in_one_process_ends_all_with_one_message(wrong: LaunchResult, right: LaunchResult) -> None:
     assert wrong.code != 0
     assert right.code != 0
-    for told, seen in (("in use", wrong), ("not shared", right), ("bad picture", right)):
-        assert seen.err.count(MESSAGES[told]) == 1, told
-    # Of a kill torchrun itself tells; the process that is left may do so before torchrun ends it.
+    for kind, result in (("in use", wrong), ("not shared", right), ("bad image", right)):
+        assert result.err.count(MESSAGES[kind]) == 1, kind
+    # torchrun reports the kill; the other process may do so too, before torchrun ends it.
     assert "exitcode: -9" in wrong.err
     assert wrong.err.count(MESSAGES["killed"]) <= 1
     assert "bug in Vitrail" not in wrong.err + right.err
     assert "Warning" not in wrong.err + right.err
     assert wrong.notes["0.0"]["in-use"]["code"] == 2
-    assert right.notes["0.1"]["bad-picture"]["code"] == 2
+    assert right.notes["0.1"]["bad-image"]["code"] == 2
 
 
-def test_the_end_of_torchrun_saves(wrong: Seen) -> None:
-    assert "Going on from step 4." in wrong.err  # the restart after the kill at step 6
+def test_the_end_of_torchrun_saves(wrong: LaunchResult) -> None:
+    assert "Resuming from step 4." in wrong.err  # the restart after the kill at step 6
     assert wrong.notes["2.0"]["accidents"]["code"] in (1, 130)
     assert wrong.err.count("Saved at step 10") == 1
 
 
-def test_a_killed_and_restarted_run_ends_with_the_same_bits(root: Path, right: Seen) -> None:
+def test_a_killed_and_restarted_run_ends_with_the_same_bits(root: Path, right: LaunchResult) -> None:
     runs = root / "runs"
     assert right.notes["0.0"]["accidents"]["losses"] == right.notes["0.0"]["copies"]["losses"][10:]
     for name in (directory.METRICS, "model.safetensors", "golden.safetensors"):
         assert (runs / "accidents" / name).read_bytes() == (runs / "copies" / name).read_bytes(), name
 
 
-def test_a_model_that_is_cut_learns_the_same(root: Path, right: Seen) -> None:
+def test_a_sharded_model_learns_the_same(root: Path, right: LaunchResult) -> None:
     seen = right.notes["0.0"]
     assert seen["parts"]["losses"] == pytest.approx(seen["copies"]["losses"], abs=1e-5, rel=0)
     assert_near(metrics(root / "runs" / "parts"), metrics(root / "runs" / "copies"), 1e-5)
@@ -238,7 +238,7 @@ def test_a_model_that_is_cut_learns_the_same(root: Path, right: Seen) -> None:
             assert (tensor - whole[key]).norm() < tolerance, key
 
 
-def test_each_process_writes_its_parts_and_nothing_is_pickled(root: Path, right: Seen) -> None:
+def test_each_process_writes_its_shards_and_nothing_is_pickled(root: Path, right: LaunchResult) -> None:
     folder = root / "runs" / "parts" / directory.CHECKPOINTS / checkpoint.step_name(12)
     files = {path.name for path in folder.iterdir()}
     parts = {f"shard-0000{number}-model-00001-of-00001.safetensors" for number in (1, 2)}
@@ -250,7 +250,7 @@ def test_each_process_writes_its_parts_and_nothing_is_pickled(root: Path, right:
     assert any(path.endswith("shard-00002-model-00001-of-00001.safetensors") for path in touched)
 
 
-def test_one_process_goes_on_from_parts(root: Path, right: Seen) -> None:
+def test_one_process_resumes_from_shards(root: Path, right: LaunchResult) -> None:
     run = root / "runs" / "cut-then-alone"
     found = checkpoint.load(run / directory.CHECKPOINTS, checkpoint.step_name(7))
     assert found is not None
@@ -262,7 +262,7 @@ def test_one_process_goes_on_from_parts(root: Path, right: Seen) -> None:
     assert_near(metrics(run), metrics(root / "runs" / "copies"), 1e-5)
 
 
-def test_parts_go_on_from_one_process(root: Path, right: Seen) -> None:
+def test_shards_resume_from_one_process(root: Path, right: LaunchResult) -> None:
     losses = right.notes["0.0"]["alone-then-cut"]["losses"]
     assert losses == pytest.approx(right.notes["0.0"]["copies"]["losses"][7:], abs=1e-5, rel=0)
     assert_near(metrics(root / "runs" / "alone-then-cut"), metrics(root / "runs" / "copies"), 1e-5)
@@ -282,18 +282,18 @@ def test_a_damaged_part_is_noticed(root: Path, tmp_path: Path) -> None:
 
 
 def test_one_process_cannot_shard(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"--shard cuts the model over several processes[\s\S]*torchrun"):
+    with pytest.raises(SpecError, match=r"--shard needs several processes[\s\S]*torchrun"):
         train("digits", shard=True, run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_batches_that_cannot_be_shared_evenly_are_refused_when_going_on(tmp_path: Path) -> None:
+def test_batches_that_cannot_be_split_evenly_are_refused_on_resuming(tmp_path: Path) -> None:
     loader = type("Loader", (), {"batch_size": 63, "world": 3})
-    with pytest.raises(RunError, match=r"64 pictures a step, which cannot be shared evenly[\s\S]*3 processes"):
-        task.check_batch(loader, 64)
+    with pytest.raises(RunError, match=r"64 images per batch, which cannot be split evenly[\s\S]*3 processes"):
+        task.check_batch_size(loader, 64)
 
 
-def test_a_process_alone_is_its_own_world() -> None:
+def test_a_single_process_is_a_world() -> None:
     world = World()
     tensors = {"a": torch.arange(3.0)}
     assert world.is_rank_zero
@@ -312,6 +312,6 @@ def test_the_documented_launches_are_understood() -> None:
     launches = [shlex.split(line) for line in page.splitlines() if line.startswith("    torchrun ")]
     assert len(launches) == 4
     for words in launches:
-        told = parse_args(words[1:])
-        assert (told.training_script, told.module, told.training_script_args[0]) == ("vitrail", True, "train")
-        assert "--run" in told.training_script_args
+        args = parse_args(words[1:])
+        assert (args.training_script, args.module, args.training_script_args[0]) == ("vitrail", True, "train")
+        assert "--run" in args.training_script_args

@@ -270,8 +270,8 @@ def test_a_bad_file_is_named(images: tuple[np.ndarray, np.ndarray], fitted: VitC
     (tmp_path / "cut.png").write_bytes(b"\x89PNG\r\n")
     with pytest.raises(ValueError, match=r"cut\.png is (damaged|not an image)"):
         fitted.predict([tmp_path / "cut.png"])
-    with pytest.raises(ValueError, match=r"gone\.png is not there"):
+    with pytest.raises(ValueError, match=r"gone\.png does not exist"):
         fitted.predict([tmp_path / "gone.png"])
     paths = [*paths_of(images[0][:-1], tmp_path), tmp_path / "gone.png"]
-    with pytest.raises(ValueError, match=r"gone\.png is not there"):
+    with pytest.raises(ValueError, match=r"gone\.png does not exist"):
         clone(HASTY).fit(paths, images[1])

@@ -172,8 +172,11 @@ def test_no_layers_in_float_where_int8_is_slow(monkeypatch: pytest.MonkeyPatch, 
 def test_a_single_int8_export_stops_trying_in_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake = FakeSearch(monkeypatch, 0.4, tmp_path)
     fake.lost = {"onnx int8": 0.02}
-    with pytest.raises(ExportError, match=r"2\.00 points on 100 images[^$]*2 layers in float not tried: about 15 s"):
+    with pytest.raises(
+        ExportError, match=r"2\.00 points on 100 images[^$]*2 layers in float not tried: about 15 s"
+    ) as lost:
         fake.run([("onnx", "int8")])
+    assert lost.value.wrong == "onnx int8 loses more than 0.5 points."
     assert fake.built == ["onnx int8"]
 
 

@@ -66,7 +66,7 @@ def test_without_images_only_figures_that_need_none_are_drawn(model: Any, tmp_pa
 
 
 def test_a_convolutional_model_gets_the_figures_that_apply(tmp_path: Path, sample: Sample) -> None:
-    model = fill(create_model("resnetv2_50x1_bit", num_classes=4, image_size=64), 0.05).eval()
+    model = fill(create_model("resnetv2_50x1_bit", num_classes=4, image_size=64, layers=(1, 1, 1, 1)), 0.05).eval()
     own = Sample(sample.source.only(range(2)), model.preprocess)
     files = write_figures(model, own, tmp_path)
     assert {path.stem for path in files} == {"receptive", "faithfulness", "figures"}

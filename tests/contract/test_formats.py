@@ -25,8 +25,8 @@ KINDS = {
     "registers": ("vit_small_patch14_reg4_dinov2", {"depth": 2, "position_prefix": 1}, {"hf"}),
     "dinov2": ("vit_small_patch14_dinov2", {"depth": 2}, {"hf", "timm"}),
     "registers-timm": ("vit_medium_patch16_reg4_gap_256", {"depth": 2}, {"timm"}),
-    "attention-pool": ("vit_base_patch16_siglip_224", {"depth": 1}, {"google", "hf", "timm"}),
-    "hybrid": ("vit_base_r50_s16_224", {"depth": 1}, {"google", "timm"}),
+    "attention-pool": ("vit_mu_patch16_siglip_224", {}, {"google", "hf", "timm"}),
+    "hybrid": ("vit_mu_r50_s16_224", {"stem": {"name": "hybrid", "layers": (1, 2, 1)}}, {"google", "timm"}),
     "hybrid-root": ("vit_tiny_r_s16_p8_224", {"depth": 1}, {"google", "timm"}),
     "bit": ("resnetv2_50x1_bit", {"layers": (1, 1, 1, 1)}, {"google", "hf", "timm"}),
 }

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.contract.small_models import SMALL, small
+from tests.contract.small_models import small
 from vitrail.engine.exported import open_exported
 from vitrail.errors import ExportError
 from vitrail.exports.build import metadata_for
@@ -180,8 +180,9 @@ def test_compressed_and_duplicate_members_are_rejected(program: Path, tmp_path: 
             open_exported(out)
 
 
-@pytest.mark.parametrize("kind", [*SMALL, "merged"])
-def test_valid_exports_of_every_kind_are_accepted(tmp_path: Path, kind: str) -> None:
+# In float32, test_exported_graphs.py opens every kind. In bfloat16 each kind has the operators that change its type.
+@pytest.mark.parametrize("kind", ["class token", "hybrid", "merged"])
+def test_valid_exports_are_accepted(tmp_path: Path, kind: str) -> None:
     model = small("class token" if kind == "merged" else kind)
     tracer = Tracer(Graph(prepare_for_export(model, merge=4 if kind == "merged" else 0)))
     pt2.write(tracer, tmp_path / "model.pt2", "bf16", metadata_for(tracer, "bf16"), pixels=NONE, float_layers=())

@@ -1,4 +1,4 @@
-"""Runs of the version before open, and continue from their checkpoints.
+"""Runs of version 0.1 load, and resume from their checkpoints.
 
 runs_0_1.zip was written by version 0.1.0 (commit 61dd8da): `finished`, four steps on the digits, and `interrupted`, the
 same run killed after its second step.
@@ -34,7 +34,7 @@ def train(run: Path, *more: str) -> vitrail.verbs.train.Training:
     return vitrail.train("digits", recipe="scratch", model="vit_mu_conv2_8", run=run, settings=(*SETTINGS, *more))
 
 
-def test_an_interrupted_run_continues(runs: Path) -> None:
+def test_an_interrupted_run_resumes(runs: Path) -> None:
     run = runs / "interrupted"
     first = (run / "metrics.jsonl").read_text()
     old = yaml.safe_load((run / "config.yaml").read_text())
@@ -51,7 +51,7 @@ def test_an_interrupted_run_continues(runs: Path) -> None:
 
 
 def test_an_interrupted_run_ends_near_the_one_that_was_not(runs: Path) -> None:
-    """Not to the bit: Muon computes in batches since."""
+    """Not bit for bit: Muon now computes in batches."""
     train(runs / "interrupted")
     ends = [
         json.loads((runs / name / "metrics.jsonl").read_text().splitlines()[-1]) for name in ("interrupted", "finished")
@@ -59,14 +59,14 @@ def test_an_interrupted_run_ends_near_the_one_that_was_not(runs: Path) -> None:
     assert ends[0]["val_loss"] == pytest.approx(ends[1]["val_loss"], abs=0.02)
 
 
-def test_a_finished_run_opens_and_says_its_result(runs: Path) -> None:
+def test_a_finished_run_loads_and_returns_its_result(runs: Path) -> None:
     run = runs / "finished"
     model = vitrail.load(run)
     assert model.labels == tuple("0123456789")
     result = train(run)
     assert result.test == json.loads((run / "result.json").read_text())["test"]
     assert result.seconds_by_phase is None
-    assert (run / "report.html").is_file(), "the report is made from what the run holds"
+    assert (run / "report.html").is_file(), "the report is written from the files of the run"
     evaluated = vitrail.evaluate(run, "digits")
     assert evaluated.top1 == result.test["top1"]
 

@@ -1,4 +1,4 @@
-"""Every file of `train/recipe`: trains on a few small pictures and leaves a run that can be opened."""
+"""Every recipe trains on a few small images and leaves a run that can be loaded."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ COLOURS = {"blue": (40, 60, 200), "green": (40, 200, 60), "red": (200, 40, 60)}
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three classes that a colour tells apart, with a test split."""
-    folder = tmp_path_factory.mktemp("pictures")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes that differ in colour, with a test split."""
+    folder = tmp_path_factory.mktemp("images")
     random = np.random.default_rng(0)
     for split, num in (("train", 20), ("test", 4)):
         for name, colour in COLOURS.items():
@@ -43,25 +43,25 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def small(pictures: Path, run: Path, *words: str, **more: object) -> Training:
+def small(images: Path, run: Path, *words: str, **more: object) -> Training:
     fast = ("steps=12", "batch_size=12", "precision=float32", "cache_gb=0.0")
-    told = {"model": TINY, "recipe": "scratch", "run": run, **more}
+    options = {"model": TINY, "recipe": "scratch", "run": run, **more}
     settings = [word for word in fast if word.partition("=")[0] not in {each.partition("=")[0] for each in words}]
-    return train(pictures, settings=[*settings, *words], **told)
+    return train(images, settings=[*settings, *words], **options)
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_says_how_it_is_run_and_what_it_scores(name: str) -> None:
-    said = plug.load("vitrail.training.recipe", name).__doc__ or ""
-    assert "    vitrail train " in said
-    assert "two cores" in said
+    docstring = plug.load("vitrail.training.recipe", name).__doc__ or ""
+    assert "    vitrail train " in docstring
+    assert "two cores" in docstring
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_learns_colours_and_leaves_a_run(name: str, pictures: Path, weights: Path, tmp_path: Path) -> None:
+def test_a_recipe_learns_colours_and_leaves_a_run(name: str, images: Path, weights: Path, tmp_path: Path) -> None:
     words = () if name == "probe" else ("steps=40", "batch_size=12", "precision=float32", "cache_gb=0.0")
     run = tmp_path / "run"
-    result = train(pictures, model=TINY, weights=weights, recipe=name, run=run, settings=words)
+    result = train(images, model=TINY, weights=weights, recipe=name, run=run, settings=words)
     assert result.test is not None
     assert result.test["n"] == 12
     assert result.test["top1"] > 0.8
@@ -77,13 +77,13 @@ def test_a_recipe_learns_colours_and_leaves_a_run(name: str, pictures: Path, wei
         assert (run / file).is_file()
 
 
-def test_auto_without_weights_trains_from_scratch(pictures: Path, tmp_path: Path) -> None:
-    result = small(pictures, tmp_path / "run", recipe="auto", model=None)
+def test_auto_without_weights_trains_from_scratch(images: Path, tmp_path: Path) -> None:
+    result = small(images, tmp_path / "run", recipe="auto", model=None)
     assert "from scratch" in result.story[0]
 
 
-def test_lora_ends_as_an_ordinary_model(pictures: Path, weights: Path, tmp_path: Path) -> None:
-    small(pictures, tmp_path / "run", "lora=2", recipe="finetune", weights=weights)
+def test_lora_ends_as_an_ordinary_model(images: Path, weights: Path, tmp_path: Path) -> None:
+    small(images, tmp_path / "run", "lora=2", recipe="finetune", weights=weights)
     before, after = load_file(weights), load_file(tmp_path / "run" / "model.safetensors")
     assert before.keys() == after.keys()
     key = "blocks.0.attn.qkv.weight"
@@ -94,38 +94,38 @@ def test_lora_ends_as_an_ordinary_model(pictures: Path, weights: Path, tmp_path:
     assert torch.equal(before["pos_embed"], after["pos_embed"])
 
 
-def test_a_higher_resolution_resizes_the_positions(pictures: Path, weights: Path, tmp_path: Path) -> None:
-    small(pictures, tmp_path / "run", "model.image_size=24", recipe="finetune", weights=weights)
+def test_a_higher_resolution_resizes_the_positions(images: Path, weights: Path, tmp_path: Path) -> None:
+    small(images, tmp_path / "run", "model.image_size=24", recipe="finetune", weights=weights)
     model = load(tmp_path / "run")
     assert model.spec.image_size == model.preprocess.size == (24, 24)
     assert model.pos_embed.shape[1] == 36
 
 
-def test_a_warm_start_from_another_run(pictures: Path, tmp_path: Path) -> None:
-    small(pictures, tmp_path / "one")
-    result = small(pictures, tmp_path / "two", "steps=1", "warmup=0.9", recipe="finetune", weights=tmp_path / "one")
+def test_a_warm_start_from_another_run(images: Path, tmp_path: Path) -> None:
+    small(images, tmp_path / "one")
+    result = small(images, tmp_path / "two", "steps=1", "warmup=0.9", recipe="finetune", weights=tmp_path / "one")
     one, two = (load_file(tmp_path / run / "model.safetensors") for run in ("one", "two"))
     assert result.steps == 1
     assert (one["pos_embed"] - two["pos_embed"]).abs().max() < 0.01
 
 
-def test_few_shots_take_that_many(pictures: Path, weights: Path, tmp_path: Path) -> None:
+def test_few_shot_training_uses_that_many_images(images: Path, weights: Path, tmp_path: Path) -> None:
     from vitrail.data.find import open_data
-    from vitrail.training.recipe.probe import few
+    from vitrail.training.recipe.probe import sample_shots
 
-    source = open_data(pictures).split("train")
-    chosen = few(source, 5, 0)
-    assert np.bincount(chosen.labels).tolist() == [5, 5, 5]
-    assert few(source, 5, 1).names != chosen.names
-    result = train(pictures, weights=weights, model=TINY, recipe="probe", run=tmp_path / "run", settings=["shots=5"])
+    source = open_data(images).split("train")
+    sample = sample_shots(source, 5, 0)
+    assert np.bincount(sample.labels).tolist() == [5, 5, 5]
+    assert sample_shots(source, 5, 1).names != sample.names
+    result = train(images, weights=weights, model=TINY, recipe="probe", run=tmp_path / "run", settings=["shots=5"])
     assert result.val["n"] == 15
 
 
-def test_several_labels_are_judged_by_average_precision(pictures: Path, weights: Path, tmp_path: Path) -> None:
+def test_multi_label_data_is_scored_by_average_precision(images: Path, weights: Path, tmp_path: Path) -> None:
     rows = ["path,labels"]
     rows += [
         f"{path},{path.parent.name};{'dark' if int(path.stem) % 2 else 'bright'}"
-        for path in sorted(pictures.glob("train/*/*.png"))
+        for path in sorted(images.glob("train/*/*.png"))
     ]
     (tmp_path / "table.csv").write_text("\n".join(rows))
     for recipe, words in (("scratch", ["steps=3", "batch_size=12"]), ("probe", [])):
@@ -137,44 +137,44 @@ def test_several_labels_are_judged_by_average_precision(pictures: Path, weights:
 
 
 @pytest.mark.parametrize("words", [("class_weights=true",), ("balanced=true",), ("augment.mixup=0.4", "accumulate=3")])
-def test_everyday_settings(words: tuple[str, ...], pictures: Path, tmp_path: Path) -> None:
-    assert small(pictures, tmp_path / "run", *words).steps == 12
+def test_everyday_settings(words: tuple[str, ...], images: Path, tmp_path: Path) -> None:
+    assert small(images, tmp_path / "run", *words).steps == 12
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon"])
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])
-def test_optimizers_and_schedules_learn(optimizer: str, schedule: str, pictures: Path, tmp_path: Path) -> None:
+def test_optimizers_and_schedules_learn(optimizer: str, schedule: str, images: Path, tmp_path: Path) -> None:
     rate = {"adamw": 0.003, "sgd": 0.1, "muon": 0.02}[optimizer]
     words = (f"optimizer={optimizer}", f"schedule={schedule}", f"lr={rate}", "steps=40", "eval_every=40")
-    small(pictures, tmp_path / "run", *words)
+    small(images, tmp_path / "run", *words)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["loss"] for line in lines if "loss" in line][-1] < 0.9 * np.log(3)
 
 
-def test_minutes_are_kept(pictures: Path, tmp_path: Path) -> None:
-    result = small(pictures, tmp_path / "run", "steps=null", minutes=0.05)
+def test_a_run_of_minutes_reaches_a_low_learning_rate(images: Path, tmp_path: Path) -> None:
+    result = small(images, tmp_path / "run", "steps=null", minutes=0.05)
     assert result.steps > 3
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["lr"] < 0.3 * max(line["lr"] for line in lines)
 
 
-def test_early_stopping(pictures: Path, tmp_path: Path) -> None:
-    assert small(pictures, tmp_path / "run", "steps=400", "eval_every=5", "patience=2").steps < 400
+def test_early_stopping(images: Path, tmp_path: Path) -> None:
+    assert small(images, tmp_path / "run", "steps=400", "eval_every=5", "patience=2").steps < 400
 
 
-def test_small_pictures_first(pictures: Path, tmp_path: Path) -> None:
-    assert small(pictures, tmp_path / "run", "small_side=0.5", "small_until=0.5").steps == 12
+def test_small_images_first(images: Path, tmp_path: Path) -> None:
+    assert small(images, tmp_path / "run", "small_side=0.5", "small_until=0.5").steps == 12
 
 
-def test_a_dry_run_keeps_nothing(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_saves_nothing(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    result = train(pictures, model=TINY, recipe="scratch", dry_run=True, minutes=3.0)
+    result = train(images, model=TINY, recipe="scratch", dry_run=True, minutes=3.0)
     assert "memory" in " ".join(result.story)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_rate_finder_tells_a_rate(pictures: Path) -> None:
-    rates = find_lr(pictures, model=TINY, recipe="scratch", settings=["batch_size=12"])
+def test_the_learning_rate_finder_suggests_a_rate(images: Path) -> None:
+    rates = find_lr(images, model=TINY, recipe="scratch", settings=["batch_size=12"])
     tried = [rate for rate, _ in rates.tried]
     assert tried == sorted(tried)
     assert tried[0] < rates.lr < tried[-1]
@@ -195,27 +195,25 @@ def test_the_rate_finder_tells_a_rate(pictures: Path) -> None:
         (["steps"], SpecError, "an override is written key=value"),
     ],
 )
-def test_wrong_settings_are_told_before_anything_is_begun(
-    words: list[str], error: type[Exception], message: str, pictures: Path, tmp_path: Path
+def test_wrong_settings_are_refused_before_anything_starts(
+    words: list[str], error: type[Exception], message: str, images: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=message):
-        train(pictures, model=TINY, recipe="scratch", run=tmp_path / "run", settings=words)
+        train(images, model=TINY, recipe="scratch", run=tmp_path / "run", settings=words)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_class_of_one_picture_is_refused(pictures: Path, tmp_path: Path) -> None:
+def test_a_class_of_one_image_is_refused(images: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / "data" / name).mkdir(parents=True)
         for number in range(1 if name == "b" else 5):
-            (tmp_path / "data" / name / f"{number}.png").write_bytes(
-                (pictures / f"train/red/{number}.png").read_bytes()
-            )
-    with pytest.raises(DataError, match=r"each class needs 2 training pictures[\s\S]*'b' \(1\)"):
+            (tmp_path / "data" / name / f"{number}.png").write_bytes((images / f"train/red/{number}.png").read_bytes())
+    with pytest.raises(DataError, match=r"each class needs at least 2 images[\s\S]*'b' \(1\)"):
         train(tmp_path / "data", model=TINY, recipe="scratch", run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_weights_of_another_architecture_are_refused(pictures: Path, weights: Path, tmp_path: Path) -> None:
+def test_weights_of_another_architecture_are_refused(images: Path, weights: Path, tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="these weights do not match vit_mu_patch8_16"):
-        train(pictures, model="vit_mu_patch8_16", weights=weights, recipe="finetune", run=tmp_path / "run")
+        train(images, model="vit_mu_patch8_16", weights=weights, recipe="finetune", run=tmp_path / "run")
     assert not (tmp_path / "run").exists()

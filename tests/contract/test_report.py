@@ -120,7 +120,7 @@ def test_unreadable_images_are_left_out_and_counted(tmp_path: Path) -> None:
     facts = json.loads((tmp_path / "run" / "account.json").read_text())["facts"]
     assert sorted(facts["skipped"]) == ["train/red/red000.png", "val/red/red001.png"]
     assert facts["num_train"] == 35
-    assert "2 pictures could not be read, so left out: train/red/red000.png" in result.story[-1]
+    assert "Skipped 2 unreadable images: train/red/red000.png" in result.story[-1]
 
 
 def test_a_run_is_not_overwritten(home: Path) -> None:
@@ -134,7 +134,7 @@ def test_an_early_interrupt_says_that_nothing_was_saved(tmp_path: Path, monkeypa
 
     write_colours(tmp_path / "data", {"train": 6, "val": 2})
     monkeypatch.setattr("vitrail.training.recipe.scratch.train", interrupted)
-    with pytest.raises(KeyboardInterrupt, match="the same command begins anew"):
+    with pytest.raises(KeyboardInterrupt, match="the same command starts again"):
         learn(tmp_path / "data", tmp_path / "run")
 
 

@@ -1,4 +1,4 @@
-"""Nothing is ever lost: a run that was killed, starved or damaged goes on, and ends as if nothing had happened."""
+"""Nothing is ever lost: a run that was killed, filled the disk or was damaged resumes, and ends as if undisturbed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.contract import forked
 from tests.contract.disturbed import KILLED, Bench, at_step, finite, metrics, wait_until
 from tests.contract.forked import bits
 from tests.forge import PATIENCE, command
-from vitrail.run import checkpoint as kept
+from vitrail.run import checkpoint
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "flipped": lambda path: flip(path / "model.safetensors"),
@@ -44,13 +44,13 @@ def test_killed_at_random(bench: Bench, workers: int) -> None:
     last = 0
     for kill in range(4):
         notes.write_text("")
-        pid = bench.forge.begin(command, words, partial(forked.note_steps, notes), log=bench.place / "log")
+        pid = bench.forge.start(command, words, partial(forked.note_steps, notes), log=bench.place / "log")
         wait_until(lambda: len(notes.read_text().split()) > kill % 3)  # noqa: B023 - called at once
         time.sleep(rng.uniform(0.0, 0.05))
         os.kill(pid, signal.SIGKILL)
-        assert bench.forge.end(pid) == KILLED
+        assert bench.forge.wait(pid) == KILLED
         steps = [int(line) for line in notes.read_text().split()]
-        assert last - steps[0] + 1 <= 2  # no more than was not saved yet is done again
+        assert last - steps[0] + 1 <= 2  # only unsaved steps are repeated
         last = steps[-1]
     assert bench.forge.run(command, words, log=bench.place / "log") == 0
     found = bits(run)
@@ -60,28 +60,30 @@ def test_killed_at_random(bench: Bench, workers: int) -> None:
 
 @pytest.mark.parametrize("number", range(30, 430, 100))
 def test_killed_at_a_call(bench: Bench, number: int) -> None:
-    code, said = bench.ends(f"call-{number}", partial(forked.kill_at_call, number))
-    assert code == (KILLED if said.count("steps in") == 0 else 0)
+    code, output = bench.ends(f"call-{number}", partial(forked.kill_at_call, number))
+    assert code == (KILLED if output.count("steps in") == 0 else 0)
     assert bench.same(f"call-{number}")
 
 
 @pytest.mark.parametrize(("name", "number"), [("checkpoint.point", 4), ("artefact.write_json", 1)])
 def test_killed_between(bench: Bench, name: str, number: int) -> None:
-    """Before the first that is judged is called the best, and before the model is described."""
+    """Before the first evaluation is named the best, and before the model is described."""
     module, _, function = f"vitrail.run.{name}".rpartition(".")
-    code, said = bench.ends(name, partial(forked.kill_in, module, function, number))
-    assert code == KILLED, said
+    code, output = bench.ends(name, partial(forked.kill_in, module, function, number))
+    assert code == KILLED, output
     assert bench.same(name)
 
 
-def test_killed_before_older_ones_are_taken_away(bench: Bench) -> None:
-    """Nothing is saved after the last one, so they are taken away when it is gone on from."""
+def test_killed_before_older_checkpoints_are_removed(bench: Bench) -> None:
+    """Nothing is saved after the last checkpoint, so older ones are removed on resuming."""
     more = ("seed=1",)
     assert bench.ends("older", more=more)[0] == 0
-    assert (bench.place / "older" / "checkpoints" / "best").read_text().strip() == kept.step_name(4), "another seed"
+    assert (bench.place / "older" / "checkpoints" / "best").read_text().strip() == checkpoint.step_name(4), (
+        "another seed"
+    )
     kill = partial(forked.kill_in, "vitrail.run.checkpoint", "prune", 7)
     assert bench.ends("older-killed", kill, more=more)[0] == KILLED
-    assert (bench.place / "older-killed" / "checkpoints" / kept.step_name(8)).is_dir()
+    assert (bench.place / "older-killed" / "checkpoints" / checkpoint.step_name(8)).is_dir()
     assert bench.ends("older-killed", more=more)[0] == 0
     assert bits(bench.place / "older-killed") == bits(bench.place / "older")
 
@@ -89,21 +91,21 @@ def test_killed_before_older_ones_are_taken_away(bench: Bench) -> None:
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_checkpoint(bench: Bench, damage: str) -> None:
     run = bench.half(damage)
-    DAMAGES[damage](run / "checkpoints" / kept.step_name(6))
-    code, said = bench.ends(damage)
-    assert code == 0, said
-    assert f"{kept.step_name(6)} is damaged and skipped" in said
-    assert "Going on from step 4." in said
+    DAMAGES[damage](run / "checkpoints" / checkpoint.step_name(6))
+    code, output = bench.ends(damage)
+    assert code == 0, output
+    assert f"{checkpoint.step_name(6)} is damaged and skipped" in output
+    assert "Resuming from step 4." in output
     assert bits(run) == bench.expected
 
 
 def test_damaged_checkpoint_that_was_the_best(bench: Bench) -> None:
-    """The one that was the best before is still there, and is the best again until it is beaten again."""
+    """The previous best is still there, and is the best again until it is beaten."""
     assert bench.ends("best-newest", at_step(9, signal.SIGKILL))[0] == KILLED
-    flip(bench.place / "best-newest" / "checkpoints" / kept.step_name(8) / "model.safetensors")
-    code, said = bench.ends("best-newest", at_step(7, signal.SIGTERM))
-    assert (code, "The best checkpoint" in said) == (130, False)
-    assert f"{kept.step_name(8)} is damaged and skipped" in said
+    flip(bench.place / "best-newest" / "checkpoints" / checkpoint.step_name(8) / "model.safetensors")
+    code, output = bench.ends("best-newest", at_step(7, signal.SIGTERM))
+    assert (code, "The best checkpoint" in output) == (130, False)
+    assert f"{checkpoint.step_name(8)} is damaged and skipped" in output
     assert bench.same("best-newest")
 
 
@@ -126,88 +128,88 @@ def test_damaged_pointers(bench: Bench, content: bytes | None) -> None:
 
 def test_damaged_best(bench: Bench) -> None:
     run = bench.half("best-damaged")
-    flip(run / "checkpoints" / kept.step_name(4) / "ema.safetensors")
-    code, said = bench.ends(run.name)
-    assert code == 0, said
-    assert f"The best checkpoint, {kept.step_name(4)}, is damaged" in said
+    flip(run / "checkpoints" / checkpoint.step_name(4) / "ema.safetensors")
+    code, output = bench.ends(run.name)
+    assert code == 0, output
+    assert f"The best checkpoint, {checkpoint.step_name(4)}, is damaged" in output
     assert metrics(run) == metrics(bench.place / "calm")
     assert finite(run / "checkpoints" / (run / "checkpoints" / "best").read_text().strip())
 
 
 def test_damaged_best_at_the_end(bench: Bench) -> None:
-    """Nothing is left to train, and no score to choose by: the end is judged once more."""
+    """Nothing is left to train, and there is no best score: the end is evaluated again."""
     run = bench.place / "best-at-end"
     more = ("small_until=0.0",)
     assert bench.ends(run.name, more=more)[0] == 0
     before = metrics(run)
     (run / "result.json").unlink()
     best = run / "checkpoints" / (run / "checkpoints" / "best").read_text().strip()
-    assert best.name != kept.step_name(12), "choose a run whose last evaluation is not its best"
+    assert best.name != checkpoint.step_name(12), "choose a run whose last evaluation is not its best"
     flip(best / "ema.safetensors")
-    code, said = bench.ends(run.name, more=more)
-    assert code == 0, said
-    assert (run / "checkpoints" / "best").read_text().strip() == kept.step_name(12)
+    code, output = bench.ends(run.name, more=more)
+    assert code == 0, output
+    assert (run / "checkpoints" / "best").read_text().strip() == checkpoint.step_name(12)
     assert metrics(run) == before
 
 
-def test_metrics_taken_away(bench: Bench) -> None:
+def test_metrics_removed(bench: Bench) -> None:
     run = bench.half("no-metrics")
     (run / "metrics.jsonl").unlink()
     assert bench.ends(run.name)[0] == 0
-    assert metrics(run) == metrics(bench.place / "calm")[1:]  # what came before is gone, and nothing is made up
+    assert metrics(run) == metrics(bench.place / "calm")[1:]  # earlier lines are gone, and nothing is invented
 
 
 @pytest.mark.parametrize("number", range(1, 121, 40))
 def test_disk_full(bench: Bench, number: int) -> None:
-    """At whatever it fills up: one message, and with room it goes on."""
+    """Whenever the disk fills up: one message, and with free space the run resumes."""
     run = bench.half(f"full-{number}")
-    code, said = bench.ends(run.name, partial(forked.fill_disk_at_call, number))
-    assert (code, said.count("Error: "), "Traceback" in said) == (2, 1, False), said
-    assert re.search(r"RunError: .* cannot be written", said)
-    assert "  Got [Errno 28] No space left on device." in said
-    assert "  Try freeing disk space" in said
+    code, output = bench.ends(run.name, partial(forked.fill_disk_at_call, number))
+    assert (code, output.count("Error: "), "Traceback" in output) == (2, 1, False), output
+    assert re.search(r"RunError: .* cannot be written", output)
+    assert "  Got [Errno 28] No space left on device." in output
+    assert "  Try freeing disk space" in output
     assert finite(max((run / "checkpoints").glob("step-*")))
     assert bench.same(run.name)
 
 
 def test_file_too_large(bench: Bench) -> None:
-    """The system itself refuses to write more."""
-    code, said = bench.ends("large", partial(forked.without_room, 60_000))
-    assert (code, said.count("RunError: "), "Traceback" in said) == (2, 1, False), said
-    assert re.search(r"RunError: the checkpoint step-\d+ cannot be written to .*\n  Got .*File too large", said)
+    """The operating system refuses to write more."""
+    code, output = bench.ends("large", partial(forked.without_room, 60_000))
+    assert (code, output.count("RunError: "), "Traceback" in output) == (2, 1, False), output
+    assert re.search(r"RunError: the checkpoint step-\d+ cannot be written to .*\n  Got .*File too large", output)
     assert bench.same("large")
 
 
 @pytest.mark.parametrize("place", ["file/run", "/proc/run"])
 def test_place_that_cannot_be_written(bench: Bench, place: str) -> None:
     (bench.place / "file").touch()
-    code, said = bench.ends(place)
+    code, output = bench.ends(place)
     assert code == 2
-    assert "cannot be written" in said
-    assert "Try --run with a folder that you may write to." in said
-    assert "Training" not in said
+    assert "cannot be written" in output
+    assert "Try --run with a writable folder." in output
+    assert "Training" not in output
 
 
 @pytest.mark.parametrize(
     ("number", "step"), [(signal.SIGINT, 4), (signal.SIGINT, 7), (signal.SIGTERM, 1), (signal.SIGTERM, 11)]
 )
 def test_interrupted(bench: Bench, number: signal.Signals, step: int) -> None:
-    """Also when the step that it comes in is judged, or saved by itself, or the last."""
+    """Also at a step that is evaluated or saved anyway, and at the last."""
     name = f"{number.name}-{step}"
-    code, said = bench.ends(name, at_step(step, number))
-    assert code == 130, said
-    assert f"Saved at step {step + 1:,} in {bench.place / name}. The same command goes on from there." in said
-    assert finite(bench.place / name / "checkpoints" / kept.step_name(step + 1))
-    code, said = bench.ends(name)
-    assert (code, f"Going on from step {step + 1}." in said) == (0, True)
+    code, output = bench.ends(name, at_step(step, number))
+    assert code == 130, output
+    assert f"Saved at step {step + 1:,} in {bench.place / name}. The same command resumes from there." in output
+    assert finite(bench.place / name / "checkpoints" / checkpoint.step_name(step + 1))
+    code, output = bench.ends(name)
+    assert (code, f"Resuming from step {step + 1}." in output) == (0, True)
     assert bits(bench.place / name) == bench.expected
 
 
 def test_interrupted_twice(bench: Bench) -> None:
     """The second Ctrl-C does not wait."""
-    code, said = bench.ends("twice", at_step(5, signal.SIGINT, times=2))
+    code, output = bench.ends("twice", at_step(5, signal.SIGINT, times=2))
     assert code == 130
-    assert "Saved" not in said
+    assert "Saved" not in output
     assert bench.same("twice")
 
 
@@ -216,23 +218,23 @@ def test_terminated_command(bench: Bench) -> None:
     run = bench.place / "command"
     words = [sys.executable, "-m", "vitrail", *bench.words("command", "steps=999")]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
-    wait_until((run / "checkpoints" / kept.step_name(2)).is_dir)
+    wait_until((run / "checkpoints" / checkpoint.step_name(2)).is_dir)
     process.terminate()
-    said = process.communicate(timeout=PATIENCE)[1]
+    output = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 130
-    step = re.search(r"Saved at step (\d+) in \S+/command\. The same command goes on from there\.", said)
+    step = re.search(r"Saved at step (\d+) in \S+/command\. The same command resumes from there\.", output)
     assert step is not None
-    assert finite(run / "checkpoints" / kept.step_name(int(step[1])))
+    assert finite(run / "checkpoints" / checkpoint.step_name(int(step[1])))
 
 
 def test_second_process(bench: Bench) -> None:
-    gate = bench.place / "gate"
-    words, wait = bench.words("shared"), partial(forked.at_step, 5, forked.wait_for, gate)
-    pid = bench.forge.begin(command, words, wait, log=bench.place / "log")
-    wait_until((bench.place / "shared" / "checkpoints" / kept.step_name(4)).is_dir)
-    code, said = bench.ends("shared")
+    signal_file = bench.place / "continue"
+    words, wait = bench.words("shared"), partial(forked.at_step, 5, forked.wait_for, signal_file)
+    pid = bench.forge.start(command, words, wait, log=bench.place / "log")
+    wait_until((bench.place / "shared" / "checkpoints" / checkpoint.step_name(4)).is_dir)
+    code, output = bench.ends("shared")
     assert code == 2
-    assert "shared is in use by another process." in said
-    gate.touch()
-    assert bench.forge.end(pid) == 0
+    assert "shared is in use by another process." in output
+    signal_file.touch()
+    assert bench.forge.wait(pid) == 0
     assert bits(bench.place / "shared") == bench.expected

@@ -278,7 +278,7 @@ def test_startup_errors(
         filled = [word.format(folder=tmp_path, busy=listener.getsockname()[1]) for word in words]
         usual = [] if "--weights" in words else ["--weights", str(weights)]
         usual += [] if "--port" in words else ["--port", "0"]
-        result = forge.told("serve", MODEL, *usual, *filled, "--quiet", cwd=tmp_path)
+        result = forge.run_cli("serve", MODEL, *usual, *filled, "--quiet", cwd=tmp_path)
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr

@@ -86,6 +86,6 @@ def test_a_model_that_fails_its_golden_check_is_not_served(
     copied = shutil.copytree(home / source, tmp_path / source)
     golden = load_file(copied / "golden.safetensors")
     save_file({**golden, "logits": golden["logits"].flip(0)}, copied / "golden.safetensors")
-    result = forge.told("serve", str(copied), "--port", "0", "--quiet", cwd=tmp_path)
+    result = forge.run_cli("serve", str(copied), "--port", "0", "--quiet", cwd=tmp_path)
     assert result.returncode == 2
     assert "no longer gives the outputs it was saved with" in result.stderr

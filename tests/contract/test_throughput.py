@@ -1,4 +1,4 @@
-"""What is measured before a run: the cost of whole steps, kernels, number formats, and the plan that comes of it."""
+"""What is measured before a run: the cost of whole steps, kernels, number formats, and the resulting plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.contract.test_choices import Heard
+from tests.contract.test_choices import RecordingView
 from vitrail import create_model, load, machine, train
 from vitrail.machine import Choice
 from vitrail.objective.classify import Classify
@@ -41,7 +41,7 @@ def test_a_forecast_counts_the_whole_step() -> None:
     ],
 )
 def test_the_fastest_kernels_are_found(fast: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each difference from the fastest costs a tenth more, whatever it is."""
+    """Each difference from the fastest kernels costs a tenth more."""
     model = create_model("vit_nano_conv4_32", num_classes=3)
     now = [Kernels()]
     apply = Kernels.apply
@@ -51,7 +51,7 @@ def test_the_fastest_kernels_are_found(fast: Kernels, monkeypatch: pytest.Monkey
         assert bfloat16 == now[-1].bfloat16
         return Cost(0.0, 1.1 ** sum(a != b for a, b in zip(now[-1], fast, strict=True)), 0.0)
 
-    monkeypatch.setattr(throughput, "measure", measure)
+    monkeypatch.setattr(throughput, "measure_cost", measure)
     monkeypatch.setattr(throughput, "bfloat16_is_faster", lambda _: True)
     found, _ = throughput.choose_kernels(model, Classify(), IMAGES, LABELS, World())
     assert found == fast
@@ -65,7 +65,7 @@ def test_slow_bfloat16_is_never_tried(monkeypatch: pytest.MonkeyPatch) -> None:
         tried.append(bfloat16)
         return Cost(0.0, 1.0, 1.0)
 
-    monkeypatch.setattr(throughput, "measure", measure)
+    monkeypatch.setattr(throughput, "measure_cost", measure)
     monkeypatch.setattr(machine, "matmul_rate", lambda dtype, device="cpu": {"float32": 1.0, "bfloat16": 0.03}[dtype])
     model = create_model("vit_mu_patch16_224", num_classes=3)
     kernels, _ = throughput.choose_kernels(model, Classify(), IMAGES, LABELS, World())
@@ -74,21 +74,21 @@ def test_slow_bfloat16_is_never_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not throughput.bfloat16_predicts_faster(model, IMAGES, World())
     tried.clear()
     kernels, _ = throughput.choose_kernels(model, Classify(), IMAGES, LABELS, World(), bfloat16=True)
-    assert kernels.bfloat16, "but it is what a user gets who asks for it"
+    assert kernels.bfloat16, "but users can request it"
 
 
 def test_an_update_is_timed_and_changes_nothing() -> None:
-    from vitrail.training.plan import _update
+    from vitrail.training.plan import _make_update
     from vitrail.training.recipe.scratch import Spec
 
     model = create_model("vit_mu_patch4_gap_16", num_classes=3)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    assert throughput.update_seconds(model, _update(model, Spec(steps=1), torch.float32), World()) > 0.0
+    assert throughput.time_update(model, _make_update(model, Spec(steps=1), torch.float32), World()) > 0.0
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_attention_is_written_out_where_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_is_unfused_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     fused = []
     kernel = torch.nn.functional.scaled_dot_product_attention
     monkeypatch.setattr(
@@ -142,11 +142,11 @@ def test_a_run_that_is_slower_than_forecast_says_so_once(tmp_path: Path, monkeyp
         return {**plan, "images_per_second": factor * plan["images_per_second"]}
 
     monkeypatch.setattr("vitrail.training.task.make_plan", optimistic)
-    monkeypatch.setattr("vitrail.training.state.PROBATION", 0.0)
+    monkeypatch.setattr("vitrail.training.state.GRACE_SECONDS", 0.0)
     for factor, times in ((1000.0, 1), (0.001, 0)):
-        heard = Heard()
-        train("digits", recipe="scratch", run=tmp_path / str(factor), settings=DIGITS, report=False, view=heard)
-        assert sum("Slower than forecast" in line for line in heard.said) == times
+        view = RecordingView()
+        train("digits", recipe="scratch", run=tmp_path / str(factor), settings=DIGITS, report=False, view=view)
+        assert sum("Slower than forecast" in line for line in view.said) == times
 
 
 def test_a_result_says_where_the_time_went(tmp_path: Path) -> None:
@@ -159,19 +159,19 @@ def test_a_result_says_where_the_time_went(tmp_path: Path) -> None:
     assert result.images_per_second.keys() == {"forecast", "measured"}
 
 
-def test_auto_keeps_logistic_regression_where_it_is_better(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three steps teach a transformer nothing."""
-    heard = Heard()
-    result = train("digits", run=tmp_path / "run", settings=DIGITS, report=False, view=heard)
+def test_auto_uses_logistic_regression_if_it_is_better(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transformer learns nothing in three steps."""
+    view = RecordingView()
+    result = train("digits", run=tmp_path / "run", settings=DIGITS, report=False, view=view)
     assert load(tmp_path / "run").name == "linear_8"
     assert result.test["top1"] > 0.9
     assert "Logistic regression on pixels is better" in " ".join(result.story)
-    assert any("Baseline, logistic regression on pixels" in line for line in heard.said)
+    assert any("Baseline (logistic regression on pixels)" in line for line in view.said)
     predictions = (tmp_path / "run" / "predictions.csv").read_text().splitlines()
     assert len(predictions) == 1 + 144 + 359
 
-    monkeypatch.setattr("vitrail.training.baseline.STRENGTH", 1e-9)
+    monkeypatch.setattr("vitrail.training.baseline.C_VALUE", 1e-9)
     train("digits", run=tmp_path / "useless", settings=DIGITS, report=False)
-    assert load(tmp_path / "useless").name == "vit_nano_conv2_8", "a baseline that knows nothing is not kept"
+    assert load(tmp_path / "useless").name == "vit_nano_conv2_8", "a useless baseline is not used"
     train("digits", model="vit_mu_conv2_8", run=tmp_path / "named", settings=DIGITS, report=False)
-    assert load(tmp_path / "named").name == "vit_mu_conv2_8", "nor is there one for a model that was asked for"
+    assert load(tmp_path / "named").name == "vit_mu_conv2_8", "and there is none if the user chose the model"

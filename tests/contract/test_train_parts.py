@@ -1,4 +1,4 @@
-"""The parts of the loop, each by itself: schedule, clock, guard, average, optimizers."""
+"""The parts of the training loop: schedule, clock, guard, EMA, optimizers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from vitrail.training import optim
 from vitrail.training.clock import Clock
 from vitrail.training.ema import Ema
 from vitrail.training.guard import WINDOW, Guard
-from vitrail.training.schedule import Schedule, rate
+from vitrail.training.schedule import Schedule, lr_scale
 
 SCHEDULES = get_args(Schedule)
-KINDS = get_args(optim.Kind)
+KINDS = get_args(optim.OptimizerName)
 
 
 def model_of(name: str = "vit_mu_patch4_8") -> nn.Module:
@@ -33,29 +33,29 @@ def model_of(name: str = "vit_mu_patch4_8") -> nn.Module:
 @pytest.mark.parametrize("warmup", [0.0, 0.1, 0.9])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_schedule(schedule: Schedule, warmup: float) -> None:
-    """Up in a line, then down to exactly zero, never above one and never up again."""
-    assert rate(schedule, 1.0, warmup) == 0.0
-    assert rate(schedule, 1.5, warmup) == 0.0
-    assert rate(schedule, warmup, warmup) == 1.0
+    """A linear rise, then a decay to exactly zero, never above one and never rising again."""
+    assert lr_scale(schedule, 1.0, warmup) == 0.0
+    assert lr_scale(schedule, 1.5, warmup) == 0.0
+    assert lr_scale(schedule, warmup, warmup) == 1.0
     if warmup:
-        assert rate(schedule, 0.0, warmup) == 0.0
-        assert rate(schedule, -1.0, warmup) == 0.0
-        assert rate(schedule, warmup / 4, warmup) == pytest.approx(0.25)
-    after = [rate(schedule, warmup + (1 - warmup) * share / 100, warmup) for share in range(101)]
+        assert lr_scale(schedule, 0.0, warmup) == 0.0
+        assert lr_scale(schedule, -1.0, warmup) == 0.0
+        assert lr_scale(schedule, warmup / 4, warmup) == pytest.approx(0.25)
+    after = [lr_scale(schedule, warmup + (1 - warmup) * share / 100, warmup) for share in range(101)]
     assert after == sorted(after, reverse=True)
     assert all(0.0 <= value <= 1.0 for value in after)
 
 
 def test_schedules_differ() -> None:
-    assert rate("cosine", 0.25, 0.0) == pytest.approx(0.5 + math.sqrt(0.5) / 2)
-    assert rate("linear", 0.25, 0.0) == 0.75
-    assert rate("wsd", 0.8, 0.1) == pytest.approx(1.0)
-    assert rate("wsd", 0.9, 0.1) == pytest.approx(0.5)
+    assert lr_scale("cosine", 0.25, 0.0) == pytest.approx(0.5 + math.sqrt(0.5) / 2)
+    assert lr_scale("linear", 0.25, 0.0) == 0.75
+    assert lr_scale("wsd", 0.8, 0.1) == pytest.approx(1.0)
+    assert lr_scale("wsd", 0.9, 0.1) == pytest.approx(0.5)
 
 
 @pytest.fixture
 def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """A clock on the wall whose hands are moved by the test."""
+    """A wall clock controlled by the test."""
     now = [100.0]
     monkeypatch.setattr(clock_module.time, "monotonic", lambda: now[0])
     return now
@@ -64,34 +64,34 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_clock_of_steps(seconds: list[float]) -> None:
     clock = Clock(steps=8, seconds=None)
     seconds[0] += 1000.0
-    assert [clock.done(step) for step in (0, 2, 8, 9)] == [0.0, 0.25, 1.0, 1.0]
+    assert [clock.fraction_done(step) for step in (0, 2, 8, 9)] == [0.0, 0.25, 1.0, 1.0]
     assert clock.elapsed == 1000.0
 
 
 def test_clock_of_seconds(seconds: list[float]) -> None:
-    """It goes on across interruptions: the pause between them does not count."""
+    """It continues across interruptions: the pause between them does not count."""
     clock = Clock(steps=None, seconds=40.0)
     seconds[0] += 10.0
-    assert clock.done(10**6) == 0.25
+    assert clock.fraction_done(10**6) == 0.25
     spent = clock.elapsed
     seconds[0] += 3600.0
-    again = Clock(steps=None, seconds=40.0)
+    resumed = Clock(steps=None, seconds=40.0)
     seconds[0] += 5.0  # reading a checkpoint
-    again.go_back(spent)
+    resumed.resume(spent)
     seconds[0] += 10.0
-    assert again.done(0) == 0.5
+    assert resumed.fraction_done(0) == 0.5
     seconds[0] += 100.0
-    assert again.done(0) == 1.0
+    assert resumed.fraction_done(0) == 1.0
 
 
 def test_guard_lets_ordinary_losses_pass() -> None:
     guard = Guard()
     losses = [2.3 * 0.97**step + (0.4 if step % 7 == 0 else 0.0) for step in range(200)]
-    assert [guard.objection(loss, 1.0) for loss in losses] == [None] * 200
+    assert [guard.find_problem(loss, 1.0) for loss in losses] == [None] * 200
 
 
 @pytest.mark.parametrize(
-    ("loss", "norm", "told"),
+    ("loss", "norm", "problem"),
     [
         (math.nan, 1.0, "the loss is nan"),
         (math.inf, 1.0, "the loss is inf"),
@@ -99,48 +99,48 @@ def test_guard_lets_ordinary_losses_pass() -> None:
         (2.0, math.inf, "the gradient's norm is inf"),
     ],
 )
-def test_guard_objects_to_what_is_not_finite(loss: float, norm: float, told: str) -> None:
+def test_guard_catches_non_finite_values(loss: float, norm: float, problem: str) -> None:
     guard = Guard()
-    assert guard.objection(2.0, 1.0) is None
-    before = guard.memory
-    assert guard.objection(loss, norm) == told
-    assert guard.memory == before
+    assert guard.find_problem(2.0, 1.0) is None
+    before = guard.state
+    assert guard.find_problem(loss, norm) == problem
+    assert guard.state == before
 
 
-def test_guard_objects_to_an_early_explosion() -> None:
+def test_guard_catches_an_early_divergence() -> None:
     guard = Guard()
-    assert guard.objection(2.3, 1.0) is None
-    assert guard.objection(32.9, 1.0) is None
-    assert guard.objection(33.1, 1.0) == "the loss rose from 2.3 to 33.1"
+    assert guard.find_problem(2.3, 1.0) is None
+    assert guard.find_problem(32.9, 1.0) is None
+    assert guard.find_problem(33.1, 1.0) == "the loss rose from 2.3 to 33.1"
 
 
-def test_guard_objects_to_a_slow_one() -> None:
-    """The mean of the last steps against the lowest that it was; one high loss alone is nothing."""
+def test_guard_catches_a_slow_divergence() -> None:
+    """The mean of the last steps is compared with the lowest so far; a single high loss is fine."""
     guard = Guard()
-    assert not any(guard.objection(loss, 1.0) for loss in (*[1.0] * 30, 12.0, *[1.0] * 20))
-    told = [guard.objection(1.0 + 0.3 * step, 1.0) for step in range(40)]
-    first = next(place for place, objection in enumerate(told) if objection)
+    assert not any(guard.find_problem(loss, 1.0) for loss in (*[1.0] * 30, 12.0, *[1.0] * 20))
+    problems = [guard.find_problem(1.0 + 0.3 * step, 1.0) for step in range(40)]
+    first = next(index for index, problem in enumerate(problems) if problem)
     assert WINDOW < first < 2 * WINDOW
-    assert told[first].startswith("the loss rose from 1 to 3.")
-    assert told[first].endswith("(means of 10 steps)")
+    assert problems[first].startswith("the loss rose from 1 to 3.")
+    assert problems[first].endswith("(means of 10 steps)")
 
 
 @pytest.mark.parametrize("num", [0, 3, WINDOW, 40])
-def test_guard_goes_on_from_its_memory(num: int) -> None:
-    """Of the last losses, and of the lowest mean, which may be long ago."""
+def test_guard_resumes_from_its_state(num: int) -> None:
+    """The last losses, and the lowest mean, which may be long ago."""
     losses = [0.5] * 20 + [1.4] * 20 + [1.4 + 0.1 * step for step in range(30)]
     one = Guard()
-    told = [one.objection(loss, 1.0) for loss in losses]
-    assert any(told)
+    problems = [one.find_problem(loss, 1.0) for loss in losses]
+    assert any(problems)
     other = Guard()
     for loss in losses[:num]:
-        other.objection(loss, 1.0)
-    again = Guard(json.loads(json.dumps(other.memory, allow_nan=False)))
-    assert [again.objection(loss, 1.0) for loss in losses[num:]] == told[num:]
+        other.find_problem(loss, 1.0)
+    again = Guard(json.loads(json.dumps(other.state, allow_nan=False)))
+    assert [again.find_problem(loss, 1.0) for loss in losses[num:]] == problems[num:]
 
 
-def test_average() -> None:
-    """Young averages forget faster; later, the decay is as told."""
+def test_ema() -> None:
+    """The decay starts low and then reaches its setting."""
     model = nn.Linear(1, 1, bias=False)
     with torch.no_grad():
         model.weight.zero_()
@@ -155,7 +155,7 @@ def test_average() -> None:
     assert expected == pytest.approx(199 - 0.9 / 0.1, rel=1e-3)
 
 
-def test_average_applied_and_restored() -> None:
+def test_ema_applied_and_restored() -> None:
     model = model_of()
     average = Ema(model, 0.5)
     with torch.no_grad():
@@ -186,7 +186,7 @@ def groups_of(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dict
 
 @pytest.mark.parametrize("kind", ["adamw", "sgd"])
 @pytest.mark.parametrize("name", ["vit_mu_patch4_8", "vit_nano_conv2_8"])
-def test_what_decays(kind: optim.Kind, name: str) -> None:
+def test_what_decays(kind: optim.OptimizerName, name: str) -> None:
     model = model_of(name)
     found = groups_of(model, optim.make_optimizers(model, kind, lr=0.1, weight_decay=0.3))
     assert found.keys() == dict(model.named_parameters()).keys()
@@ -199,19 +199,19 @@ def test_what_decays(kind: optim.Kind, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["vit_mu_patch4_8", "vit_nano_conv2_8"])
-def test_what_muon_moves(name: str) -> None:
+def test_what_muon_updates(name: str) -> None:
     """Matrices and convolutions, but not the head, norms, biases, tokens and positions."""
     model = model_of(name)
     found = groups_of(model, optim.make_optimizers(model, "muon", lr=0.1, weight_decay=0.3))
     assert found.keys() == dict(model.named_parameters()).keys()
     for parameter_name, parameter in model.named_parameters():
         matrix = parameter.ndim in (2, 4) and not parameter_name.startswith("head")
-        expected = ("Muon", 0.1, 0.3) if matrix else ("AdamW", 0.1 * optim.ADAM_SHARE, 0.0)
+        expected = ("Muon", 0.1, 0.3) if matrix else ("AdamW", 0.1 * optim.ADAM_LR_FRACTION, 0.0)
         assert found[parameter_name] == expected, parameter_name
 
 
 def test_layers_decay() -> None:
-    """Each layer learns more slowly than the one above it: the head fastest, stem and positions slowest."""
+    """Each layer has a lower learning rate than the one above it: highest for the head, lowest for the stem."""
     model = model_of()
     found = groups_of(model, optim.make_optimizers(model, "adamw", lr=1.0, weight_decay=0.1, layer_decay=0.5))
     layers = {"cls": 3, "pos": 3, "patch": 3, "blocks.0": 2, "blocks.1": 1, "norm": 0, "head": 0}
@@ -229,11 +229,11 @@ def test_frozen_parameters_are_left_alone() -> None:
         assert set(found) == {"head.weight", "head.bias"}
 
 
-def test_rates_are_shares_of_the_peak() -> None:
+def test_learning_rates_scale_with_the_peak() -> None:
     optimizers = optim.make_optimizers(model_of(), "muon", lr=0.1, weight_decay=0.0, layer_decay=0.5)
-    for share in (0.5, 0.0, 1.0):
-        optim.set_rate(optimizers, share)
-        assert all(group["lr"] == group["peak"] * share for each in optimizers for group in each.param_groups)
+    for factor in (0.5, 0.0, 1.0):
+        optim.scale_lr(optimizers, factor)
+        assert all(group["lr"] == group["peak"] * factor for each in optimizers for group in each.param_groups)
 
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -297,14 +297,14 @@ def test_muon_takes_the_faster_number_format(
     monkeypatch.setattr(machine, "matmul_rate", lambda dtype, device="cpu": speed[dtype])
     timed = []
     monkeypatch.setattr(optim, "fastest", lambda run, device: timed.append(run) or 1.0 / (1 + len(timed)))
-    assert optim.faster_dtype([torch.zeros(4, 3)]) == getattr(torch, dtype)
+    assert optim.choose_muon_dtype([torch.zeros(4, 3)]) == getattr(torch, dtype)
     assert len(timed) == (2 if dtype == "bfloat16" else 0)
 
 
 def steps(model: nn.Module, optimizers: list[torch.optim.Optimizer], numbers: range) -> None:
     """Steps with gradients that depend on the weights and the step."""
     for number in numbers:
-        optim.set_rate(optimizers, 1.0 / (1 + number))
+        optim.scale_lr(optimizers, 1.0 / (1 + number))
         for parameter in model.parameters():
             noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
             parameter.grad = noise + parameter.detach() * 0.1
@@ -317,31 +317,31 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_optimizers_go_on(kind: optim.Kind, tmp_path: Path) -> None:
-    """What they remember goes through a checkpoint, and the next steps are the same, bit for bit."""
+def test_optimizers_resume(kind: optim.OptimizerName, tmp_path: Path) -> None:
+    """Their state goes through a checkpoint, and the next steps are the same, bit for bit."""
 
     def make(model: nn.Module) -> list[torch.optim.Optimizer]:
         return optim.make_optimizers(model, kind, lr=0.02, weight_decay=0.1, layer_decay=0.9)
 
     model = model_of().to(memory_format=torch.channels_last)
     optimizers = make(model)
-    assert optim.read_state(optimizers, model) == {}
+    assert optim.get_state(optimizers, model) == {}
     steps(model, optimizers, range(3))
-    kept = copy.deepcopy(model)
-    save(tmp_path, "one", Checkpoint({"optimizer": optim.read_state(optimizers, model)}, {}))
+    copied = copy.deepcopy(model)
+    save(tmp_path, "one", Checkpoint({"optimizer": optim.get_state(optimizers, model)}, {}))
     steps(model, optimizers, range(3, 6))
 
     found = load(tmp_path, "one")
     assert found is not None
-    again = make(kept)
-    optim.write_state(again, kept, found.parts["optimizer"])
-    steps(kept, again, range(3, 6))
-    assert all(torch.equal(tensor, weights(kept)[name]) for name, tensor in weights(model).items())
-    expected, ended = optim.read_state(optimizers, model), optim.read_state(again, kept)
+    again = make(copied)
+    optim.load_state(again, copied, found.parts["optimizer"])
+    steps(copied, again, range(3, 6))
+    assert all(torch.equal(tensor, weights(copied)[name]) for name, tensor in weights(model).items())
+    expected, ended = optim.get_state(optimizers, model), optim.get_state(again, copied)
     assert expected.keys() == ended.keys()
     assert all(torch.equal(tensor, ended[name]) for name, tensor in expected.items())
-    remembered = {"adamw": {"exp_avg", "exp_avg_sq", "step"}, "sgd": {"momentum_buffer"}}
-    remembered["muon"] = remembered["adamw"] | remembered["sgd"]
-    assert {name.rpartition(":")[2] for name in expected} == remembered[kind]
-    optim.write_state(again, kept, {})  # back to the beginning: nothing is remembered
-    assert optim.read_state(again, kept) == {}
+    expected_keys = {"adamw": {"exp_avg", "exp_avg_sq", "step"}, "sgd": {"momentum_buffer"}}
+    expected_keys["muon"] = expected_keys["adamw"] | expected_keys["sgd"]
+    assert {name.rpartition(":")[2] for name in expected} == expected_keys[kind]
+    optim.load_state(again, copied, {})  # back to the beginning: an empty state
+    assert optim.get_state(again, copied) == {}

@@ -12,6 +12,15 @@ from vitrail.weights.source import get_format
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
+def case_id(value: object) -> str:
+    """Name a case by the values of its parameters: a model, an image size, a number format, changed fields."""
+    if isinstance(value, tuple):
+        return "x".join(map(str, value))
+    if isinstance(value, dict):
+        return " ".join(f"{name}={field}" for name, field in value.items()) or "whole"
+    return str(value).removeprefix("torch.")
+
+
 def far(ours: Tensor, theirs: Tensor) -> float:
     """The largest difference, relative to the largest value."""
     return ((ours - theirs).abs().max() / theirs.abs().max().clamp_min(1e-30)).item()

@@ -6,26 +6,44 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from tests.conftest import fill
-from tests.parity.compare import assert_parity, far
+from tests.parity.compare import assert_parity, case_id, far
 from tests.parity.conftest import timm
 from vitrail import create_model, save_weights
 from vitrail.catalogue import build, list_models, on_meta, preprocess_named, spec_named
 from vitrail.weights.format import timm as timm_format
 from vitrail.weights.tensor_files import write_tensors
 
-SIZES = [(224, 224), (384, 384), (160, 288)]
+OWN, LARGER, OBLONG = (224, 224), (384, 384), (160, 288)
 SMALL = ["vit_tiny_patch16_224", "deit_tiny_patch16_224", "deit_tiny_distilled_patch16_224", "vit_tiny_r_s16_p8_224"]
+LARGE = ["vit_base_patch16_224", "vit_base_r50_s16_224"]
 REGISTERS_AND_POOLING = [
     "vit_medium_patch16_reg4_gap_256",
     "vit_base_patch16_siglip_224",
     "vit_base_patch14_reg4_dinov2",
 ]
-LARGE = ["vit_base_patch16_224", "vit_base_r50_s16_224"]
+# The smallest model of each kind has all its blocks. Others have two: test_same_as_timm_in_the_catalogue compares the
+# number of blocks, and each block runs the same code.
+CASES = [
+    *((name, OWN, torch.float32, {}) for name in SMALL),
+    *((name, OBLONG, torch.float64, {}) for name in SMALL),
+    *((name, LARGER, torch.float64, {"depth": 2}) for name in SMALL),
+    *((name, OWN, torch.float32, {"depth": 2}) for name in LARGE),
+    *((name, (96, 256), torch.float64, {"depth": 2}) for name in LARGE),
+    *((name, OWN, torch.float32, {"depth": 2}) for name in REGISTERS_AND_POOLING),
+    *((name, (112, 336), torch.float64, {"depth": 2}) for name in REGISTERS_AND_POOLING),
+]
 
 
-def _pair(name: str, size: tuple[int, int], folder: Path, **fields: object) -> tuple[torch.nn.Module, torch.nn.Module]:
+SETTINGS = [
+    *((nn.LayerNorm, "eps"), (nn.GroupNorm, "eps"), (nn.GroupNorm, "num_groups")),
+    *((nn.GELU, "approximate"), (nn.Conv2d, "stride")),
+]
+
+
+def _pair(name: str, size: tuple[int, int], folder: Path, **fields: object) -> tuple[nn.Module, nn.Module]:
     """Both projects read one file, saved at the model's own size, and resize the position table themselves."""
     source = fill(create_model(name, **fields))
     write_tensors(timm_format.write(source.state_dict(), source.spec.model_dump()), folder / "w.safetensors")
@@ -46,30 +64,16 @@ def _pair(name: str, size: tuple[int, int], folder: Path, **fields: object) -> t
     return ours, theirs
 
 
-def _depth(name: str, size: tuple[int, int], dtype: torch.dtype) -> dict[str, int]:
-    """The largest inputs in float64 use two blocks: the code is the same, and the suite stays fast."""
-    return {"depth": 2} if name in LARGE and size == (384, 384) and dtype == torch.float64 else {}
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
-@pytest.mark.parametrize("size", SIZES, ids=["224", "384", "160x288"])
-@pytest.mark.parametrize("name", SMALL + LARGE)
-def test_vit(name: str, size: tuple[int, int], dtype: torch.dtype, tmp_path: Path) -> None:
-    ours, theirs = _pair(name, size, tmp_path, **_depth(name, size, dtype))
-    image = torch.randn(1 if name in LARGE else 2, 3, *size)
+@pytest.mark.parametrize(("name", "size", "dtype", "fields"), CASES, ids=case_id)
+def test_vit(name: str, size: tuple[int, int], dtype: torch.dtype, fields: dict[str, int], tmp_path: Path) -> None:
+    ours, theirs = _pair(name, size, tmp_path, **fields)
+    image = torch.randn(2 if name in SMALL else 1, 3, *size)
     assert_parity(ours, theirs, image, format_name="timm", dtype=dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
-@pytest.mark.parametrize("size", [(224, 224), (448, 448), (112, 224)], ids=["224", "448", "112x224"])
-@pytest.mark.parametrize("name", REGISTERS_AND_POOLING)
-def test_registers_and_attention_pooling(name: str, size: tuple[int, int], dtype: torch.dtype, tmp_path: Path) -> None:
-    ours, theirs = _pair(name, size, tmp_path, depth=2)
-    assert_parity(ours, theirs, torch.randn(1, 3, *size), format_name="timm", dtype=dtype)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
-@pytest.mark.parametrize("size", SIZES, ids=["224", "384", "160x288"])
+@pytest.mark.parametrize(
+    ("size", "dtype"), [(OWN, torch.float32), ((97, 161), torch.float32), ((64, 96), torch.float64)], ids=case_id
+)
 def test_bit(size: tuple[int, int], dtype: torch.dtype) -> None:
     name = "resnetv2_50x1_bit"
     ours = fill(create_model(name, image_size=size))
@@ -111,15 +115,32 @@ def test_timm_opens_our_folder(kind: str, tmp_path: Path) -> None:
     assert tuple(config["input_size"]) == (ours.spec.channels, *ours.spec.image_size)
 
 
+def _shapes(model: nn.Module) -> dict[str, torch.Size]:
+    return {key: tensor.shape for key, tensor in model.state_dict().items()}
+
+
+def _settings(model: nn.Module) -> dict[str, object]:
+    """What a model computes with that no tensor's shape shows: heads, epsilons, groups, activations and strides."""
+    found: dict[str, object] = {}
+    for name, module in model.named_modules():
+        if hasattr(module, "num_heads") or hasattr(module, "heads"):
+            found[f"{name}.heads"] = getattr(module, "num_heads", None) or module.heads
+        for kind, key in SETTINGS:
+            if isinstance(module, kind):
+                found[f"{name}.{key}"] = getattr(module, key)
+    return found
+
+
 @pytest.mark.parametrize("name", [name for name in list_models() if "_mu_" not in name])  # only ours, for tests
-def test_same_tensors_as_timm(name: str) -> None:
-    """Every model in the catalogue has timm's keys and shapes, and therefore its number of parameters."""
+def test_same_as_timm_in_the_catalogue(name: str) -> None:
+    """Every model has timm's keys and shapes, therefore its number of parameters and blocks, and its settings."""
     spec = spec_named(name)
     with on_meta():
-        ours = build(spec).state_dict()
+        ours = build(spec)
     with torch.device("meta"):
-        theirs = timm.create_model(name, num_classes=spec.num_classes).state_dict()
-    assert {key: tensor.shape for key, tensor in ours.items()} == {key: tensor.shape for key, tensor in theirs.items()}
+        theirs = timm.create_model(name, num_classes=spec.num_classes)
+    assert _shapes(ours) == _shapes(theirs)
+    assert _settings(ours) == _settings(theirs)
 
 
 def test_the_resized_position_table_matches_timm() -> None:

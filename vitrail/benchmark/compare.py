@@ -1,4 +1,4 @@
-"""Contenders measured side by side: in turns within one run, so that a noisy machine is noisy for all of them."""
+"""Contenders measured in turns within one run, so that noise on the machine affects all of them alike."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from vitrail.machine import Choice, num_cores, processor
 
 PACKAGES = ("vitrail", "torch", "numpy", "pillow", "simplejpeg", "lmdb", "timm", "torchvision")
 Contender = Callable[[], float]
-"""Runs once and tells its figure, the more the better."""
+"""Runs once and returns its speed; higher is better."""
 
 
 class Row(NamedTuple):
-    """A contender's median over the rounds, and how it compares with the reference, round by round."""
+    """A contender's median over the rounds, and its ratio to the reference in each round."""
 
     name: str
     value: float
@@ -28,8 +28,8 @@ class Row(NamedTuple):
     values: tuple[float, ...]
 
 
-class Bench(NamedTuple):
-    """The outcome of a benchmark; ratios are to the row called `reference`."""
+class BenchResult(NamedTuple):
+    """The result of a benchmark; ratios are relative to the row `reference`."""
 
     workload: str
     setting: dict[str, Any]
@@ -37,9 +37,9 @@ class Bench(NamedTuple):
     reference: str
     rows: tuple[Row, ...]
     absent: tuple[str, ...]
-    """What could not take part, and why."""
+    """Contenders that could not run, and why."""
     choices: tuple[Choice, ...] = ()
-    """What is done on this machine because of it."""
+    """What Vitrail therefore does on this machine."""
 
 
 def take_turns(
@@ -50,25 +50,25 @@ def take_turns(
     rounds: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Row, ...]:
-    """Each contender once a round, in an order that moves on by one each round."""
+    """Run each contender once per round, in an order that rotates from round to round."""
     names = list(contenders)
     values: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds):
-        for place in range(len(names)):
-            name = names[(place + turn) % len(names)]
+        for position in range(len(names)):
+            name = names[(position + turn) % len(names)]
             values[name].append(contenders[name]())
             if progress is not None:
-                progress(turn * len(names) + place + 1, rounds * len(names))
+                progress(turn * len(names) + position + 1, rounds * len(names))
     rows = []
     for name in names:
         ratios = [one / other for one, other in zip(values[name], values[reference], strict=True)]
-        middle = statistics.median(values[name])
-        rows.append(Row(name, middle, unit, statistics.median(ratios), min(ratios), max(ratios), tuple(values[name])))
+        median = statistics.median(values[name])
+        rows.append(Row(name, median, unit, statistics.median(ratios), min(ratios), max(ratios), tuple(values[name])))
     return tuple(rows)
 
 
 def hardware() -> dict[str, Any]:
-    """The machine and the versions that a figure was measured with."""
+    """Describe the machine and the library versions of a measurement."""
     versions = {}
     for package in PACKAGES:
         try:

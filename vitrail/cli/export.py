@@ -20,45 +20,55 @@ from vitrail.console import (
 )
 from vitrail.errors import SpecError
 
+FormatOption = Annotated[
+    Literal["onnx", "openvino", "pt2"] | None, typer.Option(help="onnx unless --best chooses another.")
+]
+PrecisionOption = Annotated[
+    Literal["fp32", "bf16", "int8"] | None, typer.Option(help="fp32 unless --best chooses another; int8 needs images.")
+]
+BestFlag = Annotated[
+    bool, typer.Option("--best", help="Try all formats and precisions; keep the fastest within --max-drop.")
+]
+MinutesOption = Annotated[
+    float | None, typer.Option(min=0.0, help="Time limit: 5 with --best, else none; inf for none.")
+]
+DataOption = Annotated[
+    str | None, typer.Option(metavar="VAL", help="Labelled images for the proof; the test or val split if any.")
+]
+CalibrationOption = Annotated[
+    str | None, typer.Option(metavar="DATA", help="Images to calibrate int8 on, instead of part of --data.")
+]
+SizeOption = Annotated[
+    str | None, typer.Option(metavar="ROWSxCOLUMNS", help="Another image size than the model's own.")
+]
+InputOption = Annotated[
+    Literal["uint8", "float"], typer.Option("--input", help="Pixels from 0 to 255, or from 0 to 1.")
+]
+MergeOption = Annotated[
+    int, typer.Option(min=0, help="Pairs of patch tokens to merge in each block: faster, less accurate.")
+]
+PreferOption = Annotated[
+    Literal["latency", "throughput"], typer.Option(help="What --best optimises: one image, or batches.")
+]
+
 
 def command(
     model: ModelArgument,
-    format: Annotated[
-        Literal["onnx", "openvino", "pt2"] | None, typer.Option(help="onnx unless --best chooses another.")
-    ] = None,
-    precision: Annotated[
-        Literal["fp32", "bf16", "int8"] | None,
-        typer.Option(help="fp32 unless --best chooses another; int8 needs images."),
-    ] = None,
-    best: Annotated[
-        bool, typer.Option("--best", help="Try all formats and precisions; keep the fastest within --max-drop.")
-    ] = False,
-    minutes: Annotated[
-        float | None, typer.Option(min=0.0, help="Time limit: 5 with --best, else none; inf for none.")
-    ] = None,
+    format: FormatOption = None,
+    precision: PrecisionOption = None,
+    best: BestFlag = False,
+    minutes: MinutesOption = None,
     weights: WeightsOption = None,
-    data: Annotated[
-        str | None, typer.Option(metavar="VAL", help="Labelled images for the proof; the test or val split if any.")
-    ] = None,
-    calibration: Annotated[
-        str | None, typer.Option(metavar="DATA", help="Images to calibrate int8 on, instead of part of --data.")
-    ] = None,
+    data: DataOption = None,
+    calibration: CalibrationOption = None,
     out: Annotated[Path | None, typer.Option(help="A folder; exported/NAME-FORMAT-PRECISION by default.")] = None,
-    size: Annotated[
-        str | None, typer.Option(metavar="ROWSxCOLUMNS", help="Another image size than the model's own.")
-    ] = None,
+    size: SizeOption = None,
     dynamic: Annotated[bool, typer.Option("--dynamic", help="Any image size that the patch size divides.")] = False,
-    input_dtype: Annotated[
-        Literal["uint8", "float"], typer.Option("--input", help="Pixels from 0 to 255, or from 0 to 1.")
-    ] = "uint8",
-    merge: Annotated[
-        int, typer.Option(min=0, help="Pairs of patch tokens to merge in each block: faster, less accurate.")
-    ] = 0,
+    input_dtype: InputOption = "uint8",
+    merge: MergeOption = 0,
     max_drop: Annotated[float, typer.Option(min=0.0, help="Points of accuracy that may be lost.")] = 0.5,
     images: Annotated[int, typer.Option(min=1, help="Use at most this many images for the proof.")] = 2000,
-    prefer: Annotated[
-        Literal["latency", "throughput"], typer.Option(help="What --best optimises: one image, or batches.")
-    ] = "latency",
+    prefer: PreferOption = "latency",
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:

@@ -15,44 +15,51 @@ from vitrail.progress import duration, progress_view
 DataArgument = Annotated[
     str, typer.Argument(metavar="DATA", help="A folder, zip, table, array file, shards, or a known name.")
 ]
-Words = Annotated[
+SettingsArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Settings of the recipe (lr=0.0003) or the model (model.depth=6)."),
+    typer.Argument(metavar="KEY=VALUE", help="Settings of the recipe (lr=0.0003) or of the model (model.depth=6)."),
 ]
-ModelOption = Annotated[str | None, typer.Option(help="A name of the catalogue; told by the weights if not given.")]
-WeightsOption = Annotated[str | None, typer.Option(help="To start from: a weight file, a run, or a name on the hub.")]
-MinutesOption = Annotated[float | None, typer.Option(help="The time for all of it; 10 if no length is given.")]
-RunOption = Annotated[Path | None, typer.Option(help="The directory of the run; runs/DATA-RECIPE if not given.")]
+ModelOption = Annotated[
+    str | None, typer.Option(help="A model of the catalogue; by default inferred from the weights or data.")
+]
+WeightsOption = Annotated[
+    str | None, typer.Option(help="What to start from: a weight file, a run, or a name on the hub.")
+]
+MinutesOption = Annotated[float | None, typer.Option(help="The time for the whole command; 10 by default.")]
+RunOption = Annotated[Path | None, typer.Option(help="The run directory; runs/DATA-RECIPE by default.")]
+FoldsOption = Annotated[
+    int | None, typer.Option(help="Train this many more models, each without one fold, to score all images.")
+]
+DryRunFlag = Annotated[bool, typer.Option("--dry-run", help="Run everything on a few images and print a forecast.")]
+FindLrFlag = Annotated[bool, typer.Option("--find-lr", help="Find a learning rate.")]
 
 
 def command(
     data: DataArgument,
-    settings: Words = None,
+    settings: SettingsArgument = None,
     model: ModelOption = None,
     weights: WeightsOption = None,
     recipe: Annotated[str, typer.Option(help="auto, probe, finetune or scratch.")] = "auto",
     minutes: MinutesOption = None,
     run: RunOption = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same run.")] = 0,
-    folds: Annotated[
-        int | None, typer.Option(help="Train as many more models, each without a part of the pictures, to judge all.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="One batch through everything, and a forecast.")] = False,
-    find_lr: Annotated[bool, typer.Option("--find-lr", help="Try learning rates and tell which suits.")] = False,
-    shard: Annotated[bool, typer.Option("--shard", help="Under torchrun: cut the model in parts (FSDP2).")] = False,
+    folds: FoldsOption = None,
+    dry_run: DryRunFlag = False,
+    find_lr: FindLrFlag = False,
+    shard: Annotated[bool, typer.Option("--shard", help="Under torchrun: shard the model (FSDP2).")] = False,
     data_dir: DataDirOption = None,
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """The best classifier of these pictures that this machine can give in the time.
+    """Train the best classifier possible in the time you have.
 
-    Ctrl-C saves and stops; the same command again goes on.
+    Ctrl-C saves and stops; the same command resumes.
     """
     from vitrail.training.world import is_rank_zero
     from vitrail.verbs.train import find_lr as find
     from vitrail.verbs.train import train
 
-    told: dict[str, Any] = {
+    options: dict[str, Any] = {
         "model": model,
         "weights": weights,
         "recipe": recipe,
@@ -61,11 +68,11 @@ def command(
     }
     with progress_view(quiet=quiet or not is_rank_zero()) as view:
         result: Any = (
-            find(data, **told, data_dir=data_dir, view=view)
+            find(data, **options, data_dir=data_dir, view=view)
             if find_lr
             else train(
                 data,
-                **told,
+                **options,
                 minutes=minutes,
                 run=run,
                 folds=folds,
@@ -76,7 +83,7 @@ def command(
                 view=view,
             )
         )
-    if not is_rank_zero():  # one of several processes under torchrun, of which the first tells the result
+    if not is_rank_zero():  # under torchrun, only rank 0 prints the result
         return
     if as_json:
         print_json(result._asdict())
@@ -101,16 +108,16 @@ def _print_result(result: Any, *, scores: bool) -> None:
         if score:
             name = "accuracy" if "top1" in score else "mean average precision"
             value = score.get("top1", score.get("map", 0.0))
-            told = " (95 % interval {:.2%} to {:.2%})".format(*score["interval"]) if "interval" in score else ""
-            pictures = "training pictures, by cross-validation" if score.get("cross_validated") else f"{split} pictures"
-            print(f"{name} {value:.2%} on {score['n']:,} {pictures}{told}")
+            interval = " (95 % interval {:.2%} to {:.2%})".format(*score["interval"]) if "interval" in score else ""
+            images = "training images, by cross-validation" if score.get("cross_validated") else f"{split} images"
+            print(f"{name} {value:.2%} on {score['n']:,} {images}{interval}")
     if result.folds:
-        told = result.folds
+        folds = result.folds
         print(
-            f"in {told['k']} folds {told['mean']:.2%} on average, spread {told['spread']:.2%}: {told['n']:,} pictures, "
-            f"each judged by a model that had not seen it, in {duration(told['seconds'])}; labels that may be wrong: "
-            f"{told['suspects']:,}"
+            f"out of fold: {folds['mean']:.2%} on average over {folds['k']} folds, standard deviation "
+            f"{folds['spread']:.2%}, {folds['n']:,} images, {duration(folds['seconds'])}; "
+            f"labels that may be wrong: {folds['suspects']:,}"
         )
     steps = f"{result.steps:,} steps in " if result.steps else ""
-    print(f"{steps}{duration(result.seconds)}. The model: {result.run}")
-    print(f"The report: {result.run / 'report.html'}")
+    print(f"{steps}{duration(result.seconds)}. Model: {result.run}")
+    print(f"Report: {result.run / 'report.html'}")

@@ -13,10 +13,8 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from vitrail.data.decode import Pixels
 from vitrail.data.resize import resize, resize_part, to_image
 from vitrail.data.transform import Preprocess
-from vitrail.spec import Spec
+from vitrail.spec import PositiveFraction, Probability, Spec
 
-Rate = Annotated[float, Field(ge=0.0, le=1.0)]
-Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
 MAX_TRIES = 10  # to find a rectangle that fits into the image
 MAX_MAGNITUDE = 10.0
 GREY = 128
@@ -28,13 +26,13 @@ class Augment(Spec):
     crop: Literal["resized", "random", "padded"] = "resized"
     """`resized`: a crop of random area and aspect ratio. `random`: the image resized to cover the model's size, then
     cropped at a random position (DeiT III). `padded`: a small image, reflection-padded and cropped at random."""
-    scale: tuple[Fraction, Fraction] = (0.08, 1.0)
+    scale: tuple[PositiveFraction, PositiveFraction] = (0.08, 1.0)
     """The smallest and largest fraction of the area for `resized`."""
     ratio: tuple[PositiveFloat, PositiveFloat] = (3 / 4, 4 / 3)
     """The smallest and largest aspect ratio for `resized`."""
-    padding: Fraction = 0.125
+    padding: PositiveFraction = 0.125
     """The padding for `padded`, as a fraction of the size: 4 of 32 pixels."""
-    flip_rate: Rate = 0.5
+    flip_rate: Probability = 0.5
     policy: Literal["none", "rand", "three"] = "none"
     """`rand` is RandAugment (arXiv 1909.13719), `three` is 3-Augment (arXiv 2204.07118)."""
     num_ops: PositiveInt = 2
@@ -43,7 +41,7 @@ class Augment(Spec):
     """The strength of RandAugment's operations, from 0 to 10."""
     jitter: NonNegativeFloat = 0.0
     """The strength of the random changes of brightness, contrast and saturation."""
-    erase_rate: Rate = 0.0
+    erase_rate: Probability = 0.0
     """The probability that a rectangle is filled with noise (random erasing, arXiv 1708.04896)."""
     mixup: NonNegativeFloat = 0.0
     """The parameter of mixup's Beta distribution (arXiv 1710.09412); 0 is off."""

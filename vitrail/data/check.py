@@ -46,7 +46,7 @@ KINDS = {
 SAME, MIRRORED, NEAR = "the same file as", "the mirror image of", "nearly the same image as"
 DUPLICATE_KINDS = {SAME: "duplicate", MIRRORED: "near-duplicate", NEAR: "near-duplicate"}
 CHUNK = 32  # images per task
-TRIED = 0.1  # fraction of the time limit after which the total time is extrapolated
+FORECAST_AFTER = 0.1  # fraction of the time limit after which the total time is extrapolated
 Progress = Callable[[int, int], None]
 
 
@@ -112,17 +112,17 @@ def scan_source(
     """Scan every image, in order. Stops early and returns None if it would take longer than `seconds`."""
     started = time.monotonic()
     seen: list[Scan] = []
-    for each in _probes(source, num_cores() if workers is None else workers):
+    for each in _iter_scans(source, num_cores() if workers is None else workers):
         seen.append(each)
         if progress is not None:
             progress(len(seen), len(source))
         spent = time.monotonic() - started
-        if seconds is not None and spent > seconds * TRIED and spent * len(source) > seconds * len(seen):
+        if seconds is not None and spent > seconds * FORECAST_AFTER and spent * len(source) > seconds * len(seen):
             return None
     return seen
 
 
-def _probes(source: Source, workers: int) -> Iterator[Scan]:
+def _iter_scans(source: Source, workers: int) -> Iterator[Scan]:
     """Scan each image, in order, with a bounded number of tasks in flight."""
     pending: deque[Future[list[Scan]]] = deque()
     with ThreadPoolExecutor(max(1, workers)) as pool:

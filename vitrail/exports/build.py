@@ -128,7 +128,7 @@ def build(
         plug.load(FORMATS, format).write(
             context.tracer, file, precision, metadata, pixels=pixels, float_layers=float_layers
         )
-        model = open_exported(file)
+        model = _open(name, file)
         written = budget.elapsed()
         progress = context.progress if reserved is None else budget.watch(name, context.progress, reserved=reserved)
         logits = compute_logits(model, context.images.proof_pixels, progress)
@@ -152,6 +152,15 @@ def build(
         write_seconds=written - start,
         seconds_per_image=(compared - written) / len(logits),
     )
+
+
+def _open(name: str, file: Path) -> ExportedModel:
+    try:
+        return open_exported(file)
+    except ExportError as error:
+        raise ExportError(
+            f"{name} does not run on this machine.", got=error.got, hint="another --format or --precision."
+        ) from error
 
 
 def metadata_for(tracer: Tracer, precision: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Multinomial logistic regression on pixels, the baseline to beat (arXiv 1708.07747, table 3, for Fashion-MNIST).
 
-The whole image is one patch, its pixels are the one token, and there is no encoder. So all that works with models
-(export, report, service) works with this one too. `vitrail train` fits it first when there are no pretrained weights,
-and keeps it when nothing better can be trained in the time.
+The image is one token made of all its pixels, and there is no encoder, so everything that works with models (export,
+report, service) works with this one too. Without pretrained weights, `vitrail train` fits it first, and returns it if
+nothing better can be trained in the time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vitrail.tokens import Layout, Tokens, check_image, format_size
 
 
 class Spec(spec.Spec):
-    """The size of the images, and the classes."""
+    """The image size, and the numbers of channels and classes."""
 
     image_size: spec.Size2d = (32, 32)
     channels: PositiveInt = 3
@@ -29,17 +29,17 @@ class Spec(spec.Spec):
 
     @property
     def width(self) -> int:
-        """All values of an image."""
+        """The number of values in an image."""
         return self.channels * self.image_size[0] * self.image_size[1]
 
     @property
     def layout(self) -> Layout:
-        """One cell, the image."""
+        """One cell: the image."""
         return Layout((1, 1))
 
 
 class LinearClassifier(nn.Module):
-    """One linear layer on all pixels."""
+    """A linear layer on all pixels."""
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class LinearClassifier(nn.Module):
         self.head = self._new_head()
 
     def _new_head(self) -> nn.Module:
-        """A classifier of zeros."""
+        """Build a zero-initialised classifier."""
         if not self.spec.num_classes:
             return nn.Identity()
         head = nn.Linear(self.spec.width, self.spec.num_classes)
@@ -56,7 +56,7 @@ class LinearClassifier(nn.Module):
         return head
 
     def replace_head(self, num_classes: int) -> None:
-        """A new classifier of zeros for another set of classes."""
+        """Replace the classifier by a zero-initialised one for `num_classes` classes."""
         like = next(self.parameters(), None)
         self.spec = self.spec.override({"num_classes": num_classes})
         self.head = self._new_head()
@@ -65,42 +65,42 @@ class LinearClassifier(nn.Module):
 
     @property
     def first_weight(self) -> str:
-        """The name of the weight that meets the input channels."""
+        """The name of the weight that is applied to the input channels."""
         return "head.weight"
 
     def tokenize(self, image: Float[Tensor, "B C Y X"]) -> Tokens:
-        """The image as one token."""
+        """Flatten the image to one token."""
         check_image(image, self.spec.channels)
         size = (image.shape[2], image.shape[3])
         if size != self.spec.image_size:
             raise ShapeError(
-                "a linear classifier has a weight for each pixel, so it takes images of one size.",
+                "a linear classifier has one weight per pixel, so it takes images of one size.",
                 got=f"{format_size(size)}.",
                 hint=f"{format_size(self.spec.image_size)}.",
             )
         return Tokens(rearrange(image, "B C Y X -> B 1 (C Y X)"), self.spec.layout)
 
     def encode(self, tokens: Tokens) -> Tokens:
-        """The pixels as they are."""
+        """Return the tokens unchanged: there is no encoder."""
         return tokens
 
     def pool(self, tokens: Tokens) -> Float[Tensor, "B D"]:
-        """The one token."""
+        """Return the only token."""
         return tokens.x[:, 0]
 
     def classify(self, tokens: Tokens) -> Float[Tensor, "B K"]:
-        """The logits."""
+        """Compute the logits."""
         return self.head(self.pool(tokens))
 
     def forward(self, image: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B K"]:
         return self.classify(self.encode(self.tokenize(image)))
 
     def explain(self, image: Any, **options: Any) -> Any:
-        """What the model attends to in an image; see `vitrail.explain`."""
+        """Show what the model looks at in an image; see `vitrail.explain`."""
         return plug.import_from("vitrail.inspection.explanation", "explain")(self, image, **options)
 
     def flops(self) -> int:
-        """Twice the multiply-adds for one image."""
+        """Count twice the multiply-adds for one image."""
         return 2 * self.spec.width * self.spec.num_classes
 
 
@@ -109,6 +109,6 @@ GRAMMAR = re.compile(r"linear_(?P<image>[0-9]{1,3})")
 
 
 def spec_named(name: str) -> Spec | None:
-    """The specification behind a name such as `linear_32`, or None when it is not a name of this family."""
+    """Return the specification for a name such as `linear_32`, or None for a name of another family."""
     match = GRAMMAR.fullmatch(name)
     return None if match is None else Spec.parse({"image_size": int(match["image"])})

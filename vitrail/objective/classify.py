@@ -1,4 +1,4 @@
-"""Telling classes apart: cross-entropy for one label a picture, a yes or no for each class where there are several."""
+"""Classification: softmax cross-entropy for one label per image, binary cross-entropy for multi-label data."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 
 class Classify(nn.Module):
-    """The loss of each picture of a batch.
+    """The loss of each image of a batch.
 
-    Labels are class numbers, or shares of each class: of mixed pictures they sum to one, and with `several` labels a
-    picture each is a question of its own. `weights` counts some classes for more than others.
+    Labels are class numbers, or a target per class: targets of mixed images sum to one, multi-label targets are
+    independent. `weights` weights the classes.
     """
 
     weights: Tensor | None
@@ -32,20 +32,20 @@ class Classify(nn.Module):
     def losses(
         self, logits: Float[Tensor, "B K"], labels: Int64[Tensor, " B"] | Float[Tensor, "B K"]
     ) -> Float[Tensor, " B"]:
-        """The losses of pictures whose logits are known."""
+        """Compute the loss of each image from its logits."""
         if not self.multi_label:
             return F.cross_entropy(
                 logits, labels, weight=self.weights, label_smoothing=self.label_smoothing, reduction="none"
             )
-        smooth = labels * (1 - self.label_smoothing) + self.label_smoothing / 2
-        each = F.binary_cross_entropy_with_logits(logits, smooth, weight=self.weights, reduction="none")
-        return each.mean(dim=1)
+        targets = labels * (1 - self.label_smoothing) + self.label_smoothing / 2
+        losses = F.binary_cross_entropy_with_logits(logits, targets, weight=self.weights, reduction="none")
+        return losses.mean(dim=1)
 
 
 def class_weights(counts: Int64[Tensor, " K"]) -> Float[Tensor, " K"]:
-    """A weight for each class, inverse to how often it occurs and one for the average picture.
+    """Weight each class inversely to its frequency, with a mean of one over the images.
 
-    A class that does not occur has no pictures to be weighted, so it is left at one.
+    A class without images gets a weight of one.
     """
     present = counts > 0
     weights = torch.ones(len(counts))

@@ -19,10 +19,12 @@ from vitrail.run.directory import flatten
 from vitrail.run.predictions import compare_rows
 
 LEFT_OUT = (
-    "asked.data_fingerprint",
     "command",
-    "chosen.fit.told",
-    "chosen.fit.images_per_second",
+    "request.data_fingerprint",
+    "decisions.plan.summary",
+    "decisions.plan.told",  # the summary in older runs
+    "decisions.plan.images_per_second",
+    "decisions.plan.evaluated_per_second",
 )  # settings whose differences mean nothing
 MAX_NAMED = 5  # classes in an error message
 IN_MEMORY = "X"  # the origin of images that VitClassifier got as arrays
@@ -152,5 +154,5 @@ def _differences(runs: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
     configs = [flatten(run["config"]) for run in runs]
     keys = [key for key in dict.fromkeys(key for config in configs for key in config) if key not in LEFT_OUT]
     texts = {key: ["" if config.get(key) is None else str(config[key]) for config in configs] for key in keys}
-    texts = {key.removeprefix("asked.").removeprefix("settings."): values for key, values in texts.items()}
+    texts = {key.removeprefix("request.").removeprefix("settings."): values for key, values in texts.items()}
     return {key: values for key, values in texts.items() if len(set(values)) > 1}

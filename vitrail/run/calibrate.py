@@ -20,14 +20,13 @@ from torch import Tensor
 from vitrail.errors import RunError, SpecError, brief
 from vitrail.files import write_text
 from vitrail.metric.calibration import calibration_error
-from vitrail.spec import Spec
+from vitrail.spec import Probability, Spec
 
 CALIBRATION = "calibration.json"
 FALSE_ALARM_RATE = 0.05
 PRIOR_STD = 1.0  # of the log-temperature, so that a few images move it little
 LOG_TEMPERATURE_BOUNDS = (-4.0, 4.0)
 MAX_DOUBLE = 10**7  # logits; single precision has to do for more
-Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 class Calibration(Spec):

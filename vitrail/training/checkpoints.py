@@ -1,7 +1,7 @@
-"""The checkpoints of a run, as all its processes write and read them together.
+"""The checkpoints of a run, written and read by all its processes together.
 
-Where the processes hold copies of the model, the leader writes, reads, and hands the tensors out: only its machine has
-the run. Where they hold parts of it, each process writes and reads its own, in a folder that all machines share.
+With DDP, rank 0 reads and writes, and broadcasts the tensors: only its machine has the run directory. With FSDP2, each
+process reads and writes its own shards, in a folder that all machines share.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.errors import RunError
-from vitrail.run import checkpoint as kept
+from vitrail.run import checkpoint as checkpoint_files
 from vitrail.run.checkpoint import Checkpoint
 from vitrail.run.parts import Kinds, Place, read_parts, write_parts
 from vitrail.training.shard import is_sharded
@@ -21,74 +21,76 @@ from vitrail.training.world import World
 
 
 class Checkpoints(NamedTuple):
-    """The checkpoints in a folder, of a model that these processes train."""
+    """The checkpoints of a model in a folder."""
 
     folder: Path
     model: nn.Module
     world: World
 
     def save(self, name: str, tensors: Kinds, state: dict[str, Any]) -> None:
-        """Write a checkpoint; all processes must ask together."""
-        cut = is_sharded(self.model)
+        """Write a checkpoint; all processes must call this together."""
+        sharded = is_sharded(self.model)
         if self.world.is_rank_zero:
             checkpoint = Checkpoint({kind: dict(named) for kind, named in tensors.items()}, state)
-            kept.save(self.folder, name, checkpoint, **({"write": self._write} if cut else {}))
-        elif cut:
-            self._write(self.folder / f"{kept.PART}{name}", tensors)
-        self.world.barrier()  # or one that stops here would have torchrun end the leader, which may still be writing
-        if cut:
+            checkpoint_files.save(self.folder, name, checkpoint, **({"write": self._write} if sharded else {}))
+        elif sharded:
+            self._write(self.folder / f"{checkpoint_files.PART}{name}", tensors)
+        self.world.barrier()  # a process that exits here would make torchrun kill rank 0 while it writes
+        if sharded:
             self._check_shared(name)
 
     def _check_shared(self, name: str) -> None:
         if self.world.all_reduce_sum(float((self.folder / name).is_dir()))[0] < self.world.size:
             raise RunError(
-                "with --shard, all machines write into the run.",
-                got=f"{self.folder}, which not all of them see.",
-                hint="--run on a file system that they share, or no --shard.",
+                "with --shard, all machines write to the run directory.",
+                got=f"{self.folder}, which not all of them can see.",
+                hint="--run on a shared file system, or no --shard.",
             )
 
     def newest(self) -> tuple[str, Checkpoint] | None:
-        """The last checkpoint that is whole, and its name."""
-        there = self.world.is_rank_zero and self.folder.is_dir()
-        return self._hand_out(kept.newest(self.folder, place=self._place()) if there else None)
+        """Load the newest intact checkpoint, with its name."""
+        exists = self.world.is_rank_zero and self.folder.is_dir()
+        return self._broadcast(checkpoint_files.newest(self.folder, place=self._allocator()) if exists else None)
 
     def load(self, name: str) -> Checkpoint | None:
-        """A checkpoint, if it is whole."""
-        found = kept.load(self.folder, name, place=self._place()) if self.world.is_rank_zero else None
-        handed_out = self._hand_out(None if found is None else (name, found))
-        return None if handed_out is None else handed_out[1]
+        """Load a checkpoint; None if it is damaged."""
+        found = checkpoint_files.load(self.folder, name, place=self._allocator()) if self.world.is_rank_zero else None
+        result = self._broadcast(None if found is None else (name, found))
+        return None if result is None else result[1]
 
     def has(self, name: str) -> bool:
-        """Whether a checkpoint is there and whole."""
-        found = self.world.is_rank_zero and kept.load(self.folder, name, place=self._place()) is not None
+        """Whether a checkpoint exists and is intact."""
+        found = (
+            self.world.is_rank_zero and checkpoint_files.load(self.folder, name, place=self._allocator()) is not None
+        )
         return self.world.broadcast_flag(found)
 
     def _write(self, part: Path, tensors: Kinds) -> None:
-        self.world.barrier()  # until the leader has made the folder
+        self.world.barrier()  # until rank 0 has created the folder
         write_parts(part, tensors)
 
-    def _hand_out(self, found: tuple[str, Checkpoint] | None) -> tuple[str, Checkpoint] | None:
-        """What the leader found, for everybody."""
-        told = self.world.broadcast(None if found is None else (found[0], found[1].state, list(found[1].parts)))
-        if told is None:
+    def _broadcast(self, found: tuple[str, Checkpoint] | None) -> tuple[str, Checkpoint] | None:
+        """Broadcast the checkpoint that rank 0 has loaded."""
+        description = self.world.broadcast(None if found is None else (found[0], found[1].state, list(found[1].parts)))
+        if description is None:
             return None
-        name, state, kinds = told
+        name, state, kinds = description
         if not is_sharded(self.model):
             parts = {kind: self.world.broadcast_tensors(found[1].parts[kind] if found else None) for kind in kinds}
         else:
-            parts = found[1].parts if found else read_parts(self.folder / name, self._place())
+            parts = found[1].parts if found else read_parts(self.folder / name, self._allocator())
         return name, Checkpoint(parts, state)
 
-    def _place(self) -> Place | None:
-        """Room for this process's part of each tensor; None, which is for all of it, if the model is not cut."""
+    def _allocator(self) -> Place | None:
+        """Return a function that allocates this process's shard of each tensor; None if the model is not sharded."""
         if not is_sharded(self.model):
             return None
         targets = self.model.state_dict()
 
-        def place(kind: str, name: str, size: torch.Size, dtype: torch.dtype) -> Tensor:
+        def allocate(kind: str, name: str, size: torch.Size, dtype: torch.dtype) -> Tensor:
             target = targets.get(name.rpartition(":")[0] if kind == "optimizer" else name)
-            if target is None or target.shape != size:  # such as the count of steps that AdamW keeps
+            if target is None or target.shape != size:  # such as AdamW's step count
                 return torch.empty(size, dtype=dtype)
             return torch.empty_like(target, dtype=dtype)
 
-        return place
+        return allocate

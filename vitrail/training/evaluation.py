@@ -1,4 +1,4 @@
-"""How good is the model on pictures that it was not trained on? Right for any number of processes and uneven parts."""
+"""Inference over a data source and its score, for any number of processes and uneven batches."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from vitrail.metric.ranking import mean_average_precision
 from vitrail.objective.classify import Classify
 from vitrail.training.world import World
 
-Progress = Callable[[int, int], None]
-Z95 = 1.645  # the normal quantile of a one-sided test at 5 %
+ProgressCallback = Callable[[int, int], None]
+Z_ONE_SIDED_95 = 1.645  # normal quantile of a one-sided test at 5 %
 TEMPERATURES = tuple(10 ** (power / 20) for power in range(-30, 21))
 
 
 class Outputs(NamedTuple):
-    """The logits and labels of every picture, in the order of the source."""
+    """The logits and labels of all images, in the order of the source."""
 
     logits: Float[Tensor, "n K"]
     labels: Int64[Tensor, " n"] | Float[Tensor, "n K"]
@@ -30,16 +30,16 @@ class Outputs(NamedTuple):
 
 
 class Score(NamedTuple):
-    """Accuracy (or, of several labels a picture, mean average precision), the mean loss, and of how many pictures."""
+    """Accuracy (mean average precision if multi-label), mean loss, and the number of images."""
 
     value: float
     loss: float
     n: int
 
     def better_than(self, other: Score | None) -> bool:
-        """Higher by more than chance, or not lower by more and with a lower loss, which a few pictures tell better.
+        """Whether this score is higher beyond its standard error, or within it and its loss is lower.
 
-        A loss that is not finite is never better.
+        The loss is less noisy on few images. A score whose loss is not finite is never better.
         """
         if not np.isfinite(self.loss):
             return False
@@ -52,40 +52,40 @@ class Score(NamedTuple):
 
 
 def infer(
-    model: nn.Module, loader: Loader, world: World, *, bfloat16: bool = False, progress: Progress | None = None
+    model: nn.Module, loader: Loader, world: World, *, bfloat16: bool = False, progress: ProgressCallback | None = None
 ) -> Outputs:
-    """The model's outputs for all pictures of a loader, the same on every process."""
+    """Compute the model's outputs for all images of a loader; every process gets all of them."""
     was_training = model.training
     model.eval()
     rows, labels, indices = [], [], []
     names: list[str] = []
-    num_seen = 0
-    # Not in inference mode: what FSDP2 puts together there could not be trained on afterwards.
+    num_done = 0
+    # Not in inference mode: FSDP2 could not train the weights that it gathers there.
     with torch.no_grad(), torch.autocast(world.device.type, torch.bfloat16, enabled=bfloat16):
         for batch in loader.epoch():
-            if len(batch.images) or world.size > 1:  # with an empty part too: parts of a model work in step
+            if len(batch.images) or world.size > 1:  # FSDP's collectives need empty batches too
                 rows.append(model(batch.images.to(world.device)).float().cpu())
                 labels.append(batch.labels)
                 indices.append(batch.indices)
                 names += batch.names
-            num_seen += len(batch.images)
+            num_done += len(batch.images)
             if progress is not None:
-                progress(min(num_seen * world.size, len(loader.source)), len(loader.source))
+                progress(min(num_done * world.size, len(loader.source)), len(loader.source))
     model.train(was_training)
     parts = world.all_gather((rows, labels, indices))
-    called = [name for part in world.all_gather(names) for name in part]
-    logits, targets, places = (
+    all_names = [name for part in world.all_gather(names) for name in part]
+    logits, targets, positions = (
         torch.cat([tensor for part in parts for tensor in part[column]])
         if any(part[column] for part in parts)
         else torch.zeros(0)
         for column in range(3)
     )
-    order = places.argsort()
-    return Outputs(logits[order], targets[order], places[order], tuple(called[place] for place in order.tolist()))
+    order = positions.argsort()
+    return Outputs(logits[order], targets[order], positions[order], tuple(all_names[row] for row in order.tolist()))
 
 
-def score_of(outputs: Outputs, *, multi_label: bool) -> Score:
-    """The score of outputs: top-1 accuracy, or mean average precision where pictures have several labels."""
+def compute_score(outputs: Outputs, *, multi_label: bool) -> Score:
+    """Compute top-1 accuracy, or mean average precision if multi-label."""
     num = len(outputs.logits)
     if not num:
         return Score(0.0, float("nan"), 0)
@@ -101,14 +101,14 @@ def score_of(outputs: Outputs, *, multi_label: bool) -> Score:
 def calibrated_losses(
     logits: Float[Tensor, "n K"], labels: Int64[Tensor, " n"] | Float[Tensor, "n K"], *, multi_label: bool
 ) -> Float[Tensor, " n"]:
-    """The loss of each picture at the temperature that suits best: being less sure of itself is no fault here."""
+    """The loss of each image at the best temperature, so that under- or overconfidence does not count."""
     objective = Classify(multi_label=multi_label)
-    at_each = [objective.losses(logits / heat, labels).double() for heat in TEMPERATURES]
-    return min(at_each, key=lambda losses: losses.mean().item())
+    candidates = [objective.losses(logits / temperature, labels).double() for temperature in TEMPERATURES]
+    return min(candidates, key=lambda losses: losses.mean().item())
 
 
 def paired_gain(before: Outputs, after: Outputs, *, multi_label: bool) -> tuple[float, float]:
-    """How much lower the calibrated loss is on average over the same pictures, and the standard error of that."""
+    """The mean decrease of the calibrated loss on the same images, and its standard error."""
     assert torch.equal(before.indices, after.indices)
     gains = torch.sub(
         *(calibrated_losses(each.logits, each.labels, multi_label=multi_label) for each in (before, after))

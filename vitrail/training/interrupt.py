@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run after the step at hand, saved; a second Ctrl-C ends it at once."""
+"""Ctrl-C and SIGTERM save the run and end it after the current step; a second Ctrl-C ends it at once."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import Any, Self
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was interrupted and saved."""
+    """A run was saved and interrupted."""
 
     def __init__(self, step: int, run: Path) -> None:
-        super().__init__(f"Saved at step {step:,} in {run}. The same command goes on from there.")
+        super().__init__(f"Saved at step {step:,} in {run}. The same command resumes from there.")
 
 
-class Stop:
-    """Within it, the first signal only sets `asked`; outside the main thread signals are left alone."""
+class StopSignal:
+    """A context in which the first signal only sets `requested`; outside the main thread it does nothing."""
 
     def __init__(self) -> None:
-        self.asked = False
-        self.before: dict[int, Any] = {}
+        self.requested = False
+        self.previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self.before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
+            self.previous = {number: signal.signal(number, self._request) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
-    def _ask(self, number: int, _: FrameType | None) -> None:
-        if self.asked and number == signal.SIGINT:
+    def _request(self, number: int, _: FrameType | None) -> None:
+        if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.asked = True
+        self.requested = True
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self.before.items():
+        for number, handler in self.previous.items():
             signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""Logistic regression on features: its strength by cross-validation, its scaling folded into the weights."""
+"""Logistic regression on features: C by cross-validation, feature scaling folded into the weights."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from vitrail.data.rng import make_rng
 from vitrail.training.evaluation import calibrated_losses
 from vitrail.training.view import View
 
-STRENGTHS = tuple(10.0 ** (power / 2) for power in range(-8, 3))  # scikit-learn's C; smaller is stronger
-MAX_STEPS = 300
-NEVER = -20.0  # the logit of a class that there are no pictures of
+C_VALUES = tuple(10.0 ** (power / 2) for power in range(-8, 3))  # smaller is stronger regularisation
+MAX_ITERATIONS = 300
+MISSING_CLASS_LOGIT = -20.0  # of a class without images
 
 
 class Linear(NamedTuple):
-    """A linear classifier of features as they are."""
+    """A linear classifier of unscaled features."""
 
     weight: Float[Tensor, "K D"]
     bias: Float[Tensor, " K"]
@@ -31,10 +31,10 @@ class Linear(NamedTuple):
         return features @ self.weight.T + self.bias
 
 
-class Choice(NamedTuple):
-    """The strength that cross-validation chose, and each picture's logits from folds without it."""
+class CrossValidation(NamedTuple):
+    """The C that cross-validation chose, and out-of-fold logits for each image."""
 
-    strength: float
+    c_value: float
     logits: Float[Tensor, "n K"]
     folds: int
 
@@ -43,46 +43,48 @@ def fit_linear(
     views: Float[Tensor, "V n D"],
     labels: Int64[Tensor, " n"] | Float[Tensor, "n K"],
     *,
-    strength: float,
+    c_value: float,
     multi_label: bool,
 ) -> Linear:
-    """The classifier of all views of all pictures; features are scaled for the fit, and the scaling folded in."""
+    """Fit a classifier on all views of all images; the features are scaled for the fit."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.multiclass import OneVsRestClassifier
 
-    mean, deviation = views[0].mean(dim=0), views[0].std(dim=0).clamp_min(1e-6)
-    rows = ((views - mean) / deviation).flatten(0, 1).double().numpy()
+    mean, std = views[0].mean(dim=0), views[0].std(dim=0).clamp_min(1e-6)
+    rows = ((views - mean) / std).flatten(0, 1).double().numpy()
     targets = np.concatenate([labels.numpy()] * len(views))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an early end of a weak fit, and constant labels, are fine here
-        one = LogisticRegression(C=strength, max_iter=MAX_STEPS)
+        warnings.simplefilter("ignore")  # no convergence at weak regularisation, and constant labels, are fine
+        estimator = LogisticRegression(C=c_value, max_iter=MAX_ITERATIONS)
         if multi_label:
-            fitted = OneVsRestClassifier(one).fit(rows, targets)
-            weights, biases = zip(*[_of(each, rows.shape[1]) for each in fitted.estimators_], strict=True)
+            fitted = OneVsRestClassifier(estimator).fit(rows, targets)
+            weights, biases = zip(
+                *[_binary_classifier(each, rows.shape[1]) for each in fitted.estimators_], strict=True
+            )
             weight, bias = np.stack(weights), np.array(biases)
         else:
-            fitted = one.fit(rows, targets)
+            fitted = estimator.fit(rows, targets)
             weight, bias = fitted.coef_, fitted.intercept_
-            if len(fitted.classes_) == 2:  # scikit-learn keeps one row for two classes
+            if len(fitted.classes_) == 2:  # scikit-learn has a single row for two classes
                 weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
-            weight, bias = _spread(weight, bias, fitted.classes_, targets)
-    scaled = torch.from_numpy(weight) / deviation
+            weight, bias = _expand_classes(weight, bias, fitted.classes_, targets)
+    scaled = torch.from_numpy(weight) / std
     return Linear(scaled.float(), (torch.from_numpy(bias) - scaled @ mean.double()).float())
 
 
-def _of(one: Any, width: int) -> tuple[NDArray[np.float64], float]:
-    """A yes-or-no classifier; a class that never, or always, occurs has a constant one."""
-    if hasattr(one, "coef_"):
-        return one.coef_[0], float(one.intercept_[0])
-    return np.zeros(width), 10.0 if one.predict(np.zeros((1, width)))[0] else -10.0
+def _binary_classifier(estimator: Any, width: int) -> tuple[NDArray[np.float64], float]:
+    """Weights and bias of a binary classifier; constant for a class that never, or always, occurs."""
+    if hasattr(estimator, "coef_"):
+        return estimator.coef_[0], float(estimator.intercept_[0])
+    return np.zeros(width), 10.0 if estimator.predict(np.zeros((1, width)))[0] else -10.0
 
 
-def _spread(
+def _expand_classes(
     weight: NDArray[np.float64], bias: NDArray[np.float64], present: NDArray[np.int64], targets: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Rows for all classes up to the last; one that has no pictures is never chosen."""
+    """Add rows for missing classes, which are then never predicted."""
     num = int(targets.max()) + 1
-    all_weights, all_biases = np.zeros((num, weight.shape[1])), np.full(num, NEVER)
+    all_weights, all_biases = np.zeros((num, weight.shape[1])), np.full(num, MISSING_CLASS_LOGIT)
     all_weights[present], all_biases[present] = weight, bias
     return all_weights, all_biases
 
@@ -95,50 +97,52 @@ def cross_validate(
     multi_label: bool,
     seed: int,
     view: View,
-) -> Choice:
-    """Predict each picture from folds without it, at ever weaker strengths, until that no longer helps.
+) -> CrossValidation:
+    """Cross-validate ever weaker regularisation until the loss stops improving, and choose C.
 
-    The strongest whose loss is within one standard error of the lowest is chosen, as Breiman et al. did for trees
-    (1984): accuracies of a few hundred pictures tell strengths apart by chance more than by merit.
+    The smallest C whose loss is within one standard error of the lowest wins, as in Breiman et al. (1984): on a few
+    hundred images, differences in accuracy are mostly noise.
     """
-    fold_of = _folds(labels, folds, multi_label=multi_label, seed=seed)
+    fold_of = _assign_folds(labels, folds, multi_label=multi_label, seed=seed)
     folds = int(fold_of.max()) + 1
-    tried: list[tuple[float, float, Choice]] = []  # the mean loss, its standard error
-    for number, strength in enumerate(STRENGTHS):
-        logits = _out_of_fold(views, labels, fold_of, strength, multi_label=multi_label)
+    tried: list[tuple[float, float, CrossValidation]] = []  # the mean loss, its standard error
+    for number, c_value in enumerate(C_VALUES):
+        logits = _predict_out_of_fold(views, labels, fold_of, c_value, multi_label=multi_label)
         losses = calibrated_losses(logits, labels, multi_label=multi_label)
         error = losses.std().item() / math.sqrt(len(losses))
-        tried.append((losses.mean().item(), error, Choice(strength, logits, folds)))
-        view.progress("Choosing the strength", number + 1, len(STRENGTHS))
+        tried.append((losses.mean().item(), error, CrossValidation(c_value, logits, folds)))
+        view.progress("Choosing C", number + 1, len(C_VALUES))
         if number >= 2 and tried[-1][0] > tried[-2][0] > tried[-3][0]:
             break
     lowest, error, _ = min(tried, key=lambda each: each[0])
     return next(choice for loss, _, choice in tried if loss <= lowest + error)
 
 
-def _out_of_fold(
+def _predict_out_of_fold(
     views: Float[Tensor, "V n D"],
     labels: Int64[Tensor, " n"] | Float[Tensor, "n K"],
     fold_of: NDArray[np.int64],
-    strength: float,
+    c_value: float,
     *,
     multi_label: bool,
 ) -> Float[Tensor, "n K"]:
-    """The logits of each picture from the folds without it."""
+    """Predict each image with a classifier fitted on the other folds."""
     num_classes = labels.shape[1] if multi_label else int(labels.max()) + 1
-    logits = torch.full((len(labels), num_classes), NEVER)
+    logits = torch.full((len(labels), num_classes), MISSING_CLASS_LOGIT)
     for fold in range(int(fold_of.max()) + 1):
-        held = torch.from_numpy(fold_of == fold)
-        rows = fit_linear(views[:, ~held], labels[~held], strength=strength, multi_label=multi_label)(views[0][held])
-        logits[held, : rows.shape[1]] = rows
+        held_out = torch.from_numpy(fold_of == fold)
+        rows = fit_linear(views[:, ~held_out], labels[~held_out], c_value=c_value, multi_label=multi_label)(
+            views[0][held_out]
+        )
+        logits[held_out, : rows.shape[1]] = rows
     return logits
 
 
-def _folds(labels: Tensor, folds: int, *, multi_label: bool, seed: int) -> NDArray[np.int64]:
-    """A fold for each picture, every class spread evenly over them; fewer folds than asked where classes are small."""
-    random = make_rng("order", seed=seed, epoch=1)
+def _assign_folds(labels: Tensor, folds: int, *, multi_label: bool, seed: int) -> NDArray[np.int64]:
+    """Assign stratified folds; fewer than `folds` if a class has too few images."""
+    rng = make_rng("order", seed=seed, epoch=1)
     num = len(labels)
-    order = random.permutation(num)
+    order = rng.permutation(num)
     if multi_label:
         fold_of = np.empty(num, dtype=np.int64)
         fold_of[order] = np.arange(num) % min(folds, num)

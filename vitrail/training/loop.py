@@ -1,8 +1,8 @@
-"""The loop: batch, loss, backward, clip, step; then, when due, show, judge and save.
+"""The training loop: batch, loss, backward, clip, step; then, when due, log, evaluate and save.
 
-Everything that decides the next step is a function of the seed, the step's number and the checkpoint: the order and
-the pixels (data/rng.py), dropout (seeded anew for each step), the schedule, the guard's memory. So a run that was
-killed and goes on ends with the same bits as one that was not.
+The next step depends only on the seed, the step number and the checkpoint: the order and augmentation of images
+(data/rng.py), dropout (seeded for each step), the schedule, the guard's state. So a run that was killed and resumed
+ends with the same bits as one that was not.
 """
 
 from __future__ import annotations
@@ -14,70 +14,72 @@ from torch import nn
 
 from vitrail.data.loader import Batch
 from vitrail.training import optim
-from vitrail.training.interrupt import Interrupted, Stop
-from vitrail.training.schedule import rate
-from vitrail.training.state import Job, Progress, State
+from vitrail.training.interrupt import Interrupted, StopSignal
+from vitrail.training.run_progress import RunProgress
+from vitrail.training.schedule import lr_scale
+from vitrail.training.state import LoopJob, State
 
-SEEDS = 2**63
-STRIDE = 0x9E3779B97F4A7C15  # so that the seeds of neighbouring steps have nothing in common
+SEED_RANGE = 2**63
+SEED_STRIDE = 0x9E3779B97F4A7C15  # decorrelates the seeds of neighbouring runs
 
 
-def train(job: Job) -> Progress:
-    """Train until the clock has run out, from the last checkpoint if there is one; the model ends as its best."""
+def train(job: LoopJob) -> RunProgress:
+    """Train until the clock runs out, resuming from the last checkpoint; leave the best weights in the model."""
     settings = job.settings
     batches, loader = None, None
-    job.trained.train()
+    job.wrapped_model.train()
     with closing(State(job)) as state:
-        with Stop() as stop:
-            while (done := job.done(state.now.step)) < 1.0 and not state.out_of_patience:
-                if batches is None or job.loader(done) is not loader:
-                    loader = job.loader(done)
-                    batches = loader.batches(state.now.step)
-                step, batch = state.now.step, next(batches)
-                optim.set_rate(state.optimizers, state.now.brake * rate(settings.schedule, done, settings.warmup))
-                loss, norm, stopping = learn(job, batch, step, stop)
-                objection = state.guard.objection(loss, norm)
-                if objection is None:
+        with StopSignal() as stop:
+            while (done := job.fraction_done(state.progress.step)) < 1.0 and not state.out_of_patience:
+                if batches is None or job.loader_at(done) is not loader:
+                    loader = job.loader_at(done)
+                    batches = loader.batches(state.progress.step)
+                step, batch = state.progress.step, next(batches)
+                scale = lr_scale(settings.schedule, done, settings.warmup)
+                optim.scale_lr(state.optimizers, state.progress.lr_factor * scale)
+                loss, norm, stopping = compute_gradients(job, batch, step, stop)
+                problem = state.guard.find_problem(loss, norm)
+                if problem is None:
                     state.take_step(loss)
                     state.show()
                     if state.due_to_evaluate:
-                        objection = state.judge()
-                if objection is None and (stopping or state.due_to_save):
-                    objection = state.save()
-                if objection is not None:
-                    state.go_back(objection, step + 1, batch)
+                        problem = state.evaluate()
+                if problem is None and (stopping or state.due_to_save):
+                    problem = state.save()
+                if problem is not None:
+                    state.roll_back(problem, step + 1, batch)
                     batches = None
                 elif stopping:
-                    interrupted = Interrupted(state.now.step, job.run)
-                    job.view.say(str(interrupted))  # Typer swallows what an interrupt says
+                    interrupted = Interrupted(state.progress.step, job.run)
+                    job.view.say(str(interrupted))  # Typer swallows the message of an interrupt
                     raise interrupted
         state.finish()
-    return state.now
+    return state.progress
 
 
-def learn(job: Job, batch: Batch, step: int, stop: Stop) -> tuple[float, float, bool]:
-    """Loss and gradients of a batch, in as many parts as fit in memory, over all processes.
+def compute_gradients(job: LoopJob, batch: Batch, step: int, stop: StopSignal) -> tuple[float, float, bool]:
+    """Compute loss and gradients of a batch over all processes, accumulating over parts that fit in memory.
 
-    Gives the mean loss, the norm of the gradient, and whether any process was asked to stop.
+    Returns the mean loss, the gradient norm, and whether any process was asked to stop.
     """
     world, settings = job.world, job.settings
-    torch.manual_seed((settings.seed * STRIDE + step * world.size + world.rank) % SEEDS)
-    job.trained.zero_grad(set_to_none=True)
-    num, asked = world.all_reduce_sum(float(len(batch.images)), float(stop.asked))
+    torch.manual_seed((settings.seed * SEED_STRIDE + step * world.size + world.rank) % SEED_RANGE)
+    job.wrapped_model.zero_grad(set_to_none=True)
+    num_images, stopping = world.all_reduce_sum(float(len(batch.images)), float(stop.requested))
     num_parts = settings.accumulate or 1
     total = torch.zeros((), dtype=torch.float64, device=world.device)
     images, labels = batch.images.to(world.device), batch.labels.to(world.device)
-    # As many parts on every process, also where one has fewer pictures: parts of a model work in step.
+    # The same number of parts on every process, even with fewer images: FSDP's collectives must match.
     parts = list(zip(images.tensor_split(num_parts), labels.tensor_split(num_parts), strict=True))
-    for number, (pictures, targets) in enumerate(parts, start=1):
-        waits = number < len(parts) and hasattr(job.trained, "no_sync")
-        with job.trained.no_sync() if waits else nullcontext():  # type: ignore[operator]
+    for number, (part_images, part_labels) in enumerate(parts, start=1):
+        skip_sync = number < len(parts) and hasattr(job.wrapped_model, "no_sync")
+        with job.wrapped_model.no_sync() if skip_sync else nullcontext():  # type: ignore[operator]
             with torch.autocast(world.device.type, torch.bfloat16, enabled=job.bfloat16):
-                losses = job.objective(job.trained, pictures, targets)
-            # Processes average their gradients, so each takes its pictures' share of all, times their number.
-            (losses.sum() * (world.size / max(num, 1.0))).backward()
+                losses = job.objective(job.wrapped_model, part_images, part_labels)
+            # DDP averages gradients over processes: multiply by their number to get the mean over all images.
+            (losses.sum() * (world.size / max(num_images, 1.0))).backward()
             total += losses.detach().double().sum()
     (loss,) = world.all_reduce_sum(total.item())
-    norm = nn.utils.clip_grad_norm_(job.trained.parameters(), settings.clip or float("inf"))
+    norm = nn.utils.clip_grad_norm_(job.wrapped_model.parameters(), settings.clip or float("inf"))
     norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-    return loss / max(num, 1.0), norm.item(), asked > 0
+    return loss / max(num_images, 1.0), norm.item(), stopping > 0

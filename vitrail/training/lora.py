@@ -1,6 +1,6 @@
-"""Low-rank adaptation (Hu et al., arXiv 2106.09685): the weights stay, and each matrix gets a thin update B A.
+"""Low-rank adaptation (Hu et al., arXiv 2106.09685): frozen weights, and a low-rank update B A for each matrix.
 
-Written as a parametrization of PyTorch's own, so that no model knows of it and merging is one call.
+It uses PyTorch's parametrizations, so that models need no change and merging is one call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SCALE = 2.0  # alpha / rank of the paper
 
 
 class LowRank(nn.Module):
-    """W + scale B A, with A random and B zero, so that nothing changes at first."""
+    """W + scale B A, with A random and B zero, so that the initial output is unchanged."""
 
     def __init__(self, rows: int, columns: int, rank: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class LowRank(nn.Module):
 
 
 def wrap(model: Any, rank: int) -> None:
-    """Freeze all but the head, and give each linear layer of the blocks an update of this rank."""
+    """Freeze all but the head, and add an update of this rank to each linear layer of the blocks."""
     blocks = getattr(model, "blocks", None)
     linears = [module for module in blocks.modules() if isinstance(module, nn.Linear)] if blocks is not None else []
     if not linears:
@@ -48,7 +48,7 @@ def wrap(model: Any, rank: int) -> None:
 
 
 def merge(model: Any) -> None:
-    """Add the updates into the weights, which are then ordinary again."""
+    """Add the updates to the weights and remove the parametrizations."""
     for module in list(model.modules()):
         if parametrize.is_parametrized(module, "weight"):
             parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)

@@ -1,4 +1,4 @@
-"""Model and resolution for the time that a run has, from measured speed."""
+"""Choose model and image size for the time that a run has, from measured speed."""
 
 from __future__ import annotations
 
@@ -10,50 +10,53 @@ from typing import NamedTuple
 
 from vitrail.tokens import format_size
 from vitrail.training.task import Task
-from vitrail.training.throughput import smaller
+from vitrail.training.throughput import scale_image_size
 
-FEWEST = 2.0  # epochs that fine-tuning should have, if need be on smaller images
-SMALLEST = 0.5  # of the model's own side
+MIN_EPOCHS = 2.0  # of fine-tuning, if necessary on smaller images
+MIN_SCALE = 0.5  # of the model's image size
 
 
-class Rung(NamedTuple):
-    """A model, and the epochs below which the one before it learns more in the same time."""
+class Candidate(NamedTuple):
+    """A model, and the number of epochs it needs to beat the smaller candidate before it."""
 
     name: str
     epochs: float
 
 
-def affordable(task: Task) -> Task:
-    """The task with models of the highest resolution, up to their own, at which the time lasts for a few epochs."""
+def choose_image_size(task: Task) -> Task:
+    """Return the task with the largest image size, up to the model's own, that leaves time for a few epochs."""
     left = task.seconds_left()
-    if left is None or not task.free:
+    if left is None or not task.can_choose_model:
         return task
 
     def choose() -> list[int]:
-        model = task.new_model(num_classes=len(task.sets.classes))
-        epochs = left * task.speed_of(model) / len(task.sets.train)
-        own, size = model.spec.image_size, smaller(model.spec, min(1.0, max(SMALLEST, math.sqrt(epochs / FEWEST))))
-        if size != own:
-            task.view.say(f"Images of {format_size(size)} pixels instead of {format_size(own)}, to fit the time.")
+        model = task.new_model(num_classes=len(task.splits.classes))
+        epochs = left * task.measure_speed(model) / len(task.splits.train)
+        full_size = model.spec.image_size
+        size = scale_image_size(model.spec, min(1.0, max(MIN_SCALE, math.sqrt(epochs / MIN_EPOCHS))))
+        if size != full_size:
+            task.view.say(
+                f"Using images of {format_size(size)} pixels instead of {format_size(full_size)}, to fit the time."
+            )
         return list(size)
 
     size = tuple(task.decide("image_size", choose))
     return replace(task, new_model=partial(task.new_model, image_size=size))
 
 
-def climb(task: Task, ladder: Sequence[Rung]) -> Task:
-    """The task with the last of these models, each slower than the one before, that the time lets train long enough."""
+def choose_model(task: Task, candidates: Sequence[Candidate]) -> Task:
+    """Return the task with the last candidate that can train long enough; each is slower than the one before."""
     left = task.seconds_left()
-    if left is None or not task.free:
+    if left is None or not task.can_choose_model:
         return task
 
     def choose() -> str:
-        name = ladder[0].name
-        for rung in ladder[1:]:
-            speed = task.speed_of(task.new_model(name=rung.name, num_classes=len(task.sets.classes)))
-            if left * speed < rung.epochs * len(task.sets.train):
+        name = candidates[0].name
+        for candidate in candidates[1:]:
+            speed = task.measure_speed(task.new_model(name=candidate.name, num_classes=len(task.splits.classes)))
+            if left * speed < candidate.epochs * len(task.splits.train):
                 break
-            name = rung.name
+            name = candidate.name
         return name
 
     name = task.decide("model", choose)

@@ -1,6 +1,6 @@
-"""The plan of a run: number formats, kernels, parts of a batch and speed, timed on the model before it is trained.
+"""The plan of a run: number formats, kernels, gradient accumulation and speed, measured on the model before training.
 
-A plan is made once and stored in config.yaml, so that a run that continues later, or elsewhere, is the same run.
+A plan is made once and stored in config.yaml, so that a run resumed later, or elsewhere, is the same run.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from vitrail.data.loader import Loader
 from vitrail.objective.classify import Classify
 from vitrail.training import optim, throughput
 from vitrail.training.ema import Ema
-from vitrail.training.settings import Common, Settings
+from vitrail.training.settings import CommonSettings, Settings
 from vitrail.training.splits import Splits
 from vitrail.training.throughput import Cost, Kernels
 from vitrail.training.world import World
 
-CLOSING = 2.0  # seconds for writing the model and the report
-EXPLAINED = 120  # images that could be evaluated in the time of the report's maps
-LONG = 1200.0  # seconds of training from which torch.compile is tried
-FORWARD_SPEED = 1.5  # of evaluation, as a multiple of the speed of training, in plans that did not measure it
+CLOSING_SECONDS = 2.0  # for writing the model and the report
+EXPLAINED_IMAGES = 120  # the report's explanations take as long as evaluating this many images
+MIN_COMPILE_SECONDS = 1200.0  # of training; torch.compile is tried in longer runs only
+FORWARD_SPEED = 1.5  # evaluation relative to training, for old plans that did not measure it
 
 
-class Measured(NamedTuple):
-    """How to compute, what a step then costs, and the number format of Muon."""
+class Measurement(NamedTuple):
+    """The chosen kernels, the cost of a step with them, and the number format of Muon."""
 
     kernels: Kernels
     cost: Cost
@@ -35,9 +35,9 @@ class Measured(NamedTuple):
 
 
 def measure_training(
-    model: Any, objective: Classify, loader: Loader, settings: Common, world: World, *, quick: bool = False
-) -> Measured:
-    """The fastest way to train a model here, and the cost of its whole step."""
+    model: Any, objective: Classify, loader: Loader, settings: CommonSettings, world: World, *, quick: bool = False
+) -> Measurement:
+    """Find the fastest way to train a model on this machine, and the cost of a whole step."""
     assert isinstance(settings, Settings)
     batch = next(loader.batches())
     bfloat16 = None if settings.precision == "auto" else settings.precision == "bfloat16"
@@ -46,14 +46,14 @@ def measure_training(
     )
     muon = "float32"
     if settings.optimizer == "muon":
-        muon = str(optim.faster_dtype(optim.matrices_of(model))).removeprefix("torch.")
-    update = throughput.update_seconds(model, _update(model, settings, getattr(torch, muon)), world)
-    data, overlaps = throughput.data_seconds(loader), world.device.type != "cpu"
-    return Measured(kernels, cost._replace(update=update, data=data, overlaps=overlaps), muon)
+        muon = str(optim.choose_muon_dtype(optim.find_muon_matrices(model))).removeprefix("torch.")
+    update = throughput.time_update(model, _make_update(model, settings, getattr(torch, muon)), world)
+    data, overlaps = throughput.time_data(loader), world.device.type != "cpu"
+    return Measurement(kernels, cost._replace(update=update, data=data, overlaps=overlaps), muon)
 
 
-def _update(model: nn.Module, settings: Settings, muon_dtype: torch.dtype) -> Callable[[], None]:
-    """An update of the weights as the loop makes it, of a learning rate of zero."""
+def _make_update(model: nn.Module, settings: Settings, muon_dtype: torch.dtype) -> Callable[[], None]:
+    """Create the loop's weight update (clipping, optimizers, EMA) with a learning rate of zero."""
     optimizers = optim.make_optimizers(
         model, settings.optimizer, lr=0.0, weight_decay=settings.weight_decay, muon_dtype=muon_dtype
     )
@@ -73,35 +73,37 @@ def make_plan(
     model: Any,
     objective: Classify,
     loaders: tuple[Loader, Loader, Loader],
-    settings: Common,
+    settings: CommonSettings,
     world: World,
     *,
-    seconds_of: Callable[[float], float],
+    run_seconds: Callable[[float], float],
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Time a few steps on each of the loaders (training, the small images that it may begin with, validation).
+    """Time a few steps on each loader: training, the smaller images of the first steps, validation.
 
-    `seconds_of` a speed are those of the run.
+    `run_seconds` converts a speed into the length of the run.
     """
     assert isinstance(settings, Settings)
     loader, small, val = loaders
     kernels, cost, muon = measure_training(model, objective, loader, settings, world)
-    parts = settings.accumulate or throughput.parts_that_fit(model, cost, loader.batch_size, world)
-    mine = loader.batch_size // world.size
-    speed = cost.images_per_second(mine)
+    parts = settings.accumulate or throughput.choose_num_parts(model, cost, loader.batch_size, world)
+    local_batch = loader.batch_size // world.size
+    speed = cost.images_per_second(local_batch)
     if small is not loader:
         batch = next(small.batches())
-        less = throughput.measure(model, objective, batch.images, batch.labels, world, bfloat16=kernels.bfloat16)
-        fast = cost._replace(forward=less.forward, backward=less.backward).images_per_second(mine)
-        speed = _mean_speed(fast, speed, settings)
+        small_cost = throughput.measure_cost(
+            model, objective, batch.images, batch.labels, world, bfloat16=kernels.bfloat16
+        )
+        small_cost = cost._replace(forward=small_cost.forward, backward=small_cost.backward)
+        speed = _mean_speed(small_cost.images_per_second(local_batch), speed, settings)
     images = next(val.batches()).images
-    evaluated = 1 / (throughput.forward_seconds(model, images, world) + cost.data)
-    speed, evaluated = speed * world.size, evaluated * world.size
+    evaluation_speed = 1 / (throughput.time_forward(model, images, world) + cost.data)
+    speed, evaluation_speed = speed * world.size, evaluation_speed * world.size
     compiled = settings.compile == "on"
-    if settings.compile == "auto" and world.size == 1 and seconds_of(speed) >= LONG:
-        say("Trying torch.compile, since the run is long.")
+    if settings.compile == "auto" and world.size == 1 and run_seconds(speed) >= MIN_COMPILE_SECONDS:
+        say("Trying torch.compile, because the run is long.")
         batch, num = next(loader.batches()), loader.batch_size // parts
-        compiled = throughput.compiling_pays(
+        compiled = throughput.compile_is_faster(
             model, objective, batch.images[:num], batch.labels[:num], world, bfloat16=kernels.bfloat16
         )
     return {
@@ -111,22 +113,22 @@ def make_plan(
         "accumulate": parts,
         "compile": compiled,
         "images_per_second": round(speed, 1),
-        "evaluated_per_second": round(evaluated, 1),
-        "gigabytes": round(throughput.needed_bytes(model, cost, mine / parts) / 2**30, 3),
-        "summary": f"Training in {'bfloat16' if kernels.bfloat16 else 'float32'}, about {speed:,.0f} images a second"
+        "evaluated_per_second": round(evaluation_speed, 1),
+        "gigabytes": round(throughput.required_bytes(model, cost, local_batch / parts) / 2**30, 3),
+        "summary": f"Training in {'bfloat16' if kernels.bfloat16 else 'float32'}, about {speed:,.0f} images per second"
         + (f", each batch in {parts} parts" if parts > 1 else "")
         + ".",
     }
 
 
-def seconds_held_back(plan: dict[str, Any], splits: Splits) -> float:
-    """What follows training: the last validations, the test, the report with its maps, the files of the run."""
-    num = EXPLAINED + 2 * len(splits.val) + (len(splits.test) if splits.test is not None else 0)
-    return CLOSING + num / plan["evaluated_per_second"]
+def reserved_seconds(plan: dict[str, Any], splits: Splits) -> float:
+    """Seconds to reserve for what follows training: validation, test, report, and writing files."""
+    num = EXPLAINED_IMAGES + 2 * len(splits.val) + (len(splits.test) if splits.test is not None else 0)
+    return CLOSING_SECONDS + num / plan["evaluated_per_second"]
 
 
 def _mean_speed(small: float, full: float, settings: Settings) -> float:
-    """Images per second of a run that begins with small images: for a fraction of its minutes, or of its steps."""
+    """Mean images per second of a run that starts with small images, for a fraction of its minutes or of its steps."""
     fraction = settings.small_until
     if settings.minutes is not None:
         return fraction * small + (1 - fraction) * full
@@ -134,7 +136,7 @@ def _mean_speed(small: float, full: float, settings: Settings) -> float:
 
 
 def read_plan(stored: dict[str, Any]) -> dict[str, Any]:
-    """A plan from config.yaml; what plans of earlier versions did not choose is as it was then."""
+    """Complete a plan from config.yaml with what earlier versions always did."""
     return {
         "channels_last": True,
         "fused_attention": not stored["bfloat16"],

@@ -1,6 +1,6 @@
-"""The learning rate over a run, as a share of its peak: a function of how much of the run is done, 0 to 1.
+"""Learning-rate schedules: the fraction of the peak as a function of the fraction of the run that is done.
 
-So a schedule fits any number of steps and any number of minutes, and ends at zero exactly when the run does.
+So a schedule fits any number of steps or minutes, and reaches zero exactly when the run ends.
 """
 
 from __future__ import annotations
@@ -9,13 +9,11 @@ import math
 from typing import Literal
 
 Schedule = Literal["cosine", "linear", "wsd"]
-STABLE = (
-    0.8  # of the run, after which warm-up-stable-decay goes down (arXiv 2404.06395 decays in the last tenth or two)
-)
+DECAY_START = 0.8  # fraction of the run at which wsd starts to decay (arXiv 2404.06395: in the last 10 to 20 %)
 
 
-def rate(schedule: Schedule, done: float, warmup: float) -> float:
-    """The share of the peak when this much of the run is done: up in a line over the warm-up, then as its name says."""
+def lr_scale(schedule: Schedule, done: float, warmup: float) -> float:
+    """The fraction of the peak learning rate at this point of the run: linear warm-up, then the schedule."""
     done = min(max(done, 0.0), 1.0)
     if done < warmup:
         return done / warmup
@@ -24,4 +22,4 @@ def rate(schedule: Schedule, done: float, warmup: float) -> float:
         return 0.5 * (1.0 + math.cos(math.pi * after))
     if schedule == "linear":
         return 1.0 - after
-    return min(1.0, (1.0 - done) / (1.0 - max(STABLE, warmup)))
+    return min(1.0, (1.0 - done) / (1.0 - max(DECAY_START, warmup)))

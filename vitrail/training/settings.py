@@ -1,4 +1,4 @@
-"""What a user may set of a training run, each recipe with defaults of its own."""
+"""The settings of a training run; each recipe has its own defaults."""
 
 from __future__ import annotations
 
@@ -6,90 +6,88 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
-from vitrail import spec
 from vitrail.data.augment import Augment
 from vitrail.errors import SpecError
-from vitrail.training.optim import Kind
+from vitrail.spec import FinitePositive, OpenFraction, PartialFraction, PositiveFraction, Spec
+from vitrail.training.optim import OptimizerName
 from vitrail.training.schedule import Schedule
 
-Share = Annotated[float, Field(ge=0.0, lt=1.0)]
-Positive = Annotated[float, Field(gt=0.0, le=1e9)]
 LENGTHS = ("epochs", "steps", "minutes")
 
 
-class Common(spec.Spec):
-    """What every recipe knows: the time, the seed, the pictures."""
+class CommonSettings(Spec):
+    """The settings of every recipe: time, seed, data."""
 
-    minutes: Positive | None = None
-    """The time that the whole command may take."""
+    minutes: FinitePositive | None = None
+    """The time for the whole command."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     class_weights: bool = False
-    """Whether rare classes count for more in the loss."""
-    val_share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
-    """The part of the training pictures that is held out where the data has no validation split."""
+    """Whether rare classes have more weight in the loss."""
+    val_share: OpenFraction = 0.1
+    """The fraction of training images held out if the data has no validation split."""
     cache_gb: NonNegativeFloat = 4.0
-    """The room for decoded pictures on the disk; 0 for none."""
+    """The limit of the cache of decoded images on disk; 0 for no cache."""
     workers: Annotated[int, Field(ge=0)] | None = None
-    """Threads that decode pictures; None for one a core."""
+    """Decoding threads; None for one per core."""
     on_error: Literal["error", "skip"] = "error"
-    """A picture that cannot be read ends the run, or is left out and named."""
+    """Whether an unreadable image ends the run, or is skipped and reported."""
 
 
-class Settings(Common):
-    """The length, the optimizer, the augmentation and the safety of a run of the loop."""
+class Settings(CommonSettings):
+    """The settings of the training loop: length, optimizer, augmentation, evaluation, checkpoints."""
 
-    epochs: Positive | None = None
+    epochs: FinitePositive | None = None
     steps: PositiveInt | None = None
-    """One of epochs, steps and minutes says how long; the schedule ends at zero exactly then."""
+    """The length is set by one of epochs, steps and minutes; the schedule then reaches zero."""
     batch_size: PositiveInt = 128
-    """Pictures a step, over all processes together."""
+    """Images per step, over all processes together."""
     accumulate: PositiveInt | None = None
-    """Parts that a batch is taken in, one after the other; None for as few as fit in memory."""
-    optimizer: Kind = "adamw"
-    lr: Positive = 1e-3
-    """The peak learning rate; with Muon, that of the matrices."""
+    """Parts per batch (gradient accumulation); None for as few as fit in memory."""
+    optimizer: OptimizerName = "adamw"
+    lr: FinitePositive = 1e-3
+    """The peak learning rate; with Muon, that for matrices."""
     weight_decay: NonNegativeFloat = 0.05
-    layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    """How much slower each layer learns than the one above it."""
+    layer_decay: PositiveFraction = 1.0
+    """The learning rate of each layer relative to the layer above it."""
     schedule: Schedule = "cosine"
-    warmup: Share = 0.05
-    """The share of the run over which the learning rate rises."""
+    warmup: PartialFraction = 0.05
+    """The fraction of the run over which the learning rate rises."""
     clip: NonNegativeFloat = 1.0
-    """The largest norm of the gradient; 0 for any."""
-    ema: Share = 0.0
-    """The decay of the average of the weights that is judged and kept; 0 for none."""
-    label_smoothing: Share = 0.0
+    """The maximum gradient norm; 0 for no clipping."""
+    ema: PartialFraction = 0.0
+    """The decay of the EMA of the weights, which is evaluated and saved; 0 for no EMA."""
+    label_smoothing: PartialFraction = 0.0
     balanced: bool = False
-    """Whether all classes are shown equally often."""
+    """Whether to sample all classes equally often."""
     augment: Augment = Augment()
-    small_side: Annotated[float, Field(gt=0.0, le=1.0)] = 0.75
-    """The side of the smaller pictures that the run begins with, as a share of the model's own."""
-    small_until: Share = 0.0
-    """The share of the run that is spent on them; 0 for none."""
+    small_side: PositiveFraction = 0.75
+    """The side of the smaller images at the start of the run, as a fraction of the model's image size."""
+    small_until: PartialFraction = 0.0
+    """The fraction of the run that uses them; 0 for none."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """`auto` is bfloat16 where the hardware has it and it is measured to be faster."""
+    """`auto` is bfloat16 if it is measured to be faster on this machine."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Whether torch.compile is used; `auto` tries it in runs that are long enough to earn it back."""
+    """Whether to use torch.compile; `auto` tries it in long runs and uses it if it is faster."""
     eval_every: PositiveInt | None = None
-    """Steps; None for about ten times a run, at most a twentieth of its time."""
+    """Steps; None for about ten evaluations per run, in at most a twentieth of its time."""
     save_every: PositiveInt | None = None
-    """Steps; None for every evaluation. Every five minutes in any case."""
+    """Steps; None for every evaluation. In any case every five minutes."""
     patience: PositiveInt | None = None
-    """Evaluations without a better score after which the run ends early; None for never."""
+    """Evaluations without improvement after which the run ends early; None for never."""
     tensorboard: bool = False
-    """Whether events for TensorBoard are written too."""
+    """Whether to write TensorBoard events too."""
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:
-        told = [name for name in LENGTHS if getattr(self, name) is not None]
-        if len(told) > 1:
+        lengths = [name for name in LENGTHS if getattr(self, name) is not None]
+        if len(lengths) > 1:
             raise SpecError(
                 "a run has one length.",
-                got=", ".join(f"{name}={getattr(self, name)}" for name in told) + ".",
-                hint=f"{told[0]} alone.",
+                got=", ".join(f"{name}={getattr(self, name)}" for name in lengths) + ".",
+                hint=f"{lengths[0]} alone.",
             )
         return self
 
     def with_length(self, **fields: Any) -> Self:
-        """The same settings with another length."""
+        """Return the same settings with another length."""
         return self.override({**dict.fromkeys(LENGTHS), **fields})

@@ -1,4 +1,4 @@
-"""Weights that are cut in parts over the processes (FSDP2): how they are cut, put together and filled."""
+"""Sharded weights (FSDP2): shard a model, gather full tensors, and copy tensors into shards."""
 
 from __future__ import annotations
 
@@ -11,58 +11,58 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 
-def cut(model: nn.Module) -> nn.Module:
-    """A copy of the model of which each process holds a part; block by block it is put together when it is used."""
+def shard_model(model: nn.Module) -> nn.Module:
+    """Return a copy of the model sharded over the processes; FSDP2 gathers it block by block when it is used."""
     from torch.distributed.fsdp import fully_shard
 
-    made = copy.deepcopy(model)
-    made.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # other layouts cannot be cut
-    for tensor in (*made.parameters(), *made.buffers()):
+    sharded = copy.deepcopy(model)
+    sharded.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # FSDP2 shards no other layout
+    for tensor in (*sharded.parameters(), *sharded.buffers()):
         dist.broadcast(tensor.detach(), 0)
-    for block in getattr(made, "blocks", getattr(made, "stages", ())):
+    for block in getattr(sharded, "blocks", getattr(sharded, "stages", ())):
         fully_shard(block)
-    # Always cut again after use, so that what is read or written between steps is the parts and nothing else.
-    fully_shard(made, reshard_after_forward=True)
-    return made
+    # Always reshard after use, so that code between steps reads and writes only the shards.
+    fully_shard(sharded, reshard_after_forward=True)
+    return sharded
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether each process holds a part only."""
+    """Whether each process holds only a shard of the model."""
     return any(hasattr(parameter, "device_mesh") for parameter in model.parameters())
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor in one piece; all processes must ask together."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Gather a full tensor; all processes must call this together."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def local(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What this process holds of each tensor."""
+def local_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """This process's shard of each tensor."""
     return {name: tensor.to_local() if hasattr(tensor, "to_local") else tensor for name, tensor in tensors.items()}
 
 
-def like(tensor: Tensor, parameter: Any) -> Tensor:
-    """A tensor as a copy that lies where, and in the parts in which, the parameter does; no process asks another."""
-    made: Tensor = torch.empty_like(parameter)
+def distribute_like(tensor: Tensor, parameter: Any) -> Tensor:
+    """Return a copy of a tensor with the device and sharding of a parameter, without communication."""
+    result: Tensor = torch.empty_like(parameter)
     if hasattr(parameter, "device_mesh") and not hasattr(tensor, "device_mesh"):
         from torch.distributed.tensor import distribute_tensor
 
         tensor = distribute_tensor(
             tensor.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None
         )
-    return made.copy_(tensor)
+    return result.copy_(tensor)
 
 
 @torch.no_grad()
-def fill(targets: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-    """Put tensors, whole or in parts, into those of a model or an average."""
+def copy_into(targets: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    """Copy full or sharded tensors into those of a model or its EMA."""
     for name, target in targets.items():
-        target.copy_(like(tensors[name], target))
+        target.copy_(distribute_like(tensors[name], target))
 
 
 @torch.no_grad()
-def put_together(model: nn.Module, parts: nn.Module) -> None:
-    """Fill a whole model from one that is cut, a tensor after the other; all processes must ask together."""
-    stored = parts.state_dict()
+def gather_into(model: nn.Module, sharded: nn.Module) -> None:
+    """Copy a sharded model into a full one, tensor by tensor; all processes must call this together."""
+    shards = sharded.state_dict()
     for name, target in model.state_dict().items():
-        target.copy_(whole(stored[name]))
+        target.copy_(full_tensor(shards[name]))

@@ -1,4 +1,4 @@
-"""The pictures of a run: those to learn from, those to choose by, and those to be judged on at the end."""
+"""The data of a run: its training, validation and test splits."""
 
 from __future__ import annotations
 
@@ -20,161 +20,165 @@ from vitrail.data.table import SPLITS, Finding, Source, Stream, Table
 from vitrail.errors import DataError
 from vitrail.run.artefact import is_run
 from vitrail.run.directory import stored_config
-from vitrail.training.settings import Common
+from vitrail.training.settings import CommonSettings
 from vitrail.training.view import View
 from vitrail.training.world import World
 
-LEAST = 2  # pictures of a class
-SCAN_SHARE = 0.1  # of the run's minutes may be spent on scanning the images beforehand
+MIN_PER_CLASS = 2  # images
+SCAN_FRACTION = 0.1  # of the run's minutes, at most, for scanning the images beforehand
 
 
 class Splits(NamedTuple):
-    """The sets, their classes, and how the validation set came about."""
+    """The splits, their classes, and where the validation split comes from."""
 
     train: Source
     val: Source
     test: Source | None
     classes: tuple[str, ...]
     multi_label: bool
-    """Whether a picture may have several labels."""
-    story: str
-    whole: Source | None = None
-    """All training pictures, where some of them were held out for validation."""
+    note: str
+    """Where the validation split comes from."""
+    all_train: Source | None = None
+    """All training images, if some of them were held out for validation."""
     findings: tuple[Finding, ...] | None = None
-    """What the data check found, if there was one."""
+    """The findings of the data check, if there was one."""
 
     @property
     def counts(self) -> Int64[Tensor, " K"]:
-        """How many training pictures each class has; of shards that is not known."""
+        """The number of training images per class; unknown for shards."""
         assert isinstance(self.train, Table)
         return torch.from_numpy(np.bincount(self.train.labels, minlength=len(self.classes)))
 
 
 def make_splits(
     source: Source,
-    settings: Common,
+    settings: CommonSettings,
     view: View,
     world: World,
     *,
-    hold: bool = True,
+    allow_hold_out: bool = True,
     check: bool = False,
-    chosen: dict[str, Any] | None = None,
+    decisions: dict[str, Any] | None = None,
 ) -> Splits:
-    """The splits that the data has; where there is none for validation, one is held out of the training pictures.
+    """Take the splits of the data; without a validation split, hold out some of the training images.
 
-    With `check` the data is checked first, and the story tells what was found. `chosen` remembers across interruptions
-    whether there was time to look at every picture.
+    With `check`, the data is checked first. `decisions` remembers across interruptions whether there was time to scan
+    all images.
     """
     names = source.split_names
     if names and "train" not in names:
-        raise DataError("there is nothing to learn from.", got=f"the splits {', '.join(names)}.", hint="a split train.")
+        raise DataError(
+            "there is no training split.", got=f"the splits {', '.join(names)}.", hint="a split called train."
+        )
     train = source.split("train") if names else source
     test = source.split("test") if "test" in names else None
     multi_label = isinstance(source, Table) and source.starts is not None
     check_classes(train, multi_label=multi_label)
     if isinstance(train, Stream) and "val" not in names:
         raise DataError(
-            "shards need a validation split.", got=f"{train.origin} without one.", hint="shards in a folder val."
+            "shards need a validation split.", got=f"{train.origin} without one.", hint="a folder val with shards."
         )
-    look = Scanner(source, settings, view, {} if chosen is None else chosen)
-    found, findings = world.on_rank_zero(look.check) if check else ("", None)
+    scanner = Scanner(source, settings, view, {} if decisions is None else decisions)
+    check_note, findings = world.on_rank_zero(scanner.check) if check else ("", None)
     if "val" in names:
-        story = f"{found}The validation split is the data's own."
-        return Splits(train, source.split("val"), test, source.classes, multi_label, story, findings=findings)
-    if not hold:
-        story = f"{found}Validated by cross-validation on the training pictures."
-        return Splits(train, train, test, source.classes, multi_label, story, findings=findings)
+        note = f"{check_note}The data has its own validation split."
+        return Splits(train, source.split("val"), test, source.classes, multi_label, note, findings=findings)
+    if not allow_hold_out:
+        note = f"{check_note}Validated by cross-validation on the training images."
+        return Splits(train, train, test, source.classes, multi_label, note, findings=findings)
     assert isinstance(train, Table)
-    held = world.on_rank_zero(
-        lambda: hold_out(train, fraction=settings.val_share, seed=settings.seed, scans=look.at_training())
+    held_out = world.on_rank_zero(
+        lambda: hold_out(train, fraction=settings.val_share, seed=settings.seed, scans=scanner.training_scans())
     )
-    if not len(held.val):
-        raise DataError("there are too few pictures to hold any out.", got=f"{len(train)}.", hint="more pictures.")
-    kinds = f", {held.num_groups:,} groups of duplicates kept together" if held.num_groups else ""
-    story = (
-        f"{found}{len(held.val):,} of {len(train):,} training pictures were held out for validation, the same share "
-        f"of each class{kinds}."
+    if not len(held_out.val):
+        raise DataError("there are too few images to hold any out.", got=f"{len(train)}.", hint="more images.")
+    groups = f"; {held_out.num_groups:,} groups of duplicates were kept together" if held_out.num_groups else ""
+    note = (
+        f"{check_note}{len(held_out.val):,} of {len(train):,} training images were held out for validation, the same "
+        f"fraction of each class{groups}."
     )
-    kept, out = train.only(held.train), train.only(held.val)
-    return Splits(kept, out, test, source.classes, multi_label, story, train, findings)
+    train_part, val_part = train.only(held_out.train), train.only(held_out.val)
+    return Splits(train_part, val_part, test, source.classes, multi_label, note, train, findings)
 
 
 class Scanner:
-    """A look at every picture, once, if the run's minutes leave time for it."""
+    """Scans all images once, if the run's minutes leave time for it."""
 
-    def __init__(self, source: Source, settings: Common, view: View, chosen: dict[str, Any]) -> None:
-        self.source, self.view, self.chosen = source, view, chosen
-        self.seconds = None if settings.minutes is None else SCAN_SHARE * 60 * settings.minutes
-        self.seen: list[Scan] | None = None
+    def __init__(self, source: Source, settings: CommonSettings, view: View, decisions: dict[str, Any]) -> None:
+        self.source, self.view, self.decisions = source, view, decisions
+        self.seconds = None if settings.minutes is None else SCAN_FRACTION * 60 * settings.minutes
+        self.scans: list[Scan] | None = None
 
     def check(self) -> tuple[str, tuple[Finding, ...] | None]:
-        """What is wrong with the data, in a sentence and in full."""
-        self.seen = self._look(self.source, "Checking the data")
-        if self.seen is None:
+        """Check the data; return the findings as a sentence and in full."""
+        self.scans = self._scan(self.source, "Checking the data")
+        if self.scans is None:
             return "", None
-        findings = tuple(check_source(self.source, scans=self.seen).findings)
+        findings = tuple(check_source(self.source, scans=self.scans).findings)
         kinds = Counter(finding.kind for finding in findings)
         if not kinds:
-            return "The data check found nothing wrong. ", findings
-        told = f"The data check found {', '.join(f'{num:,} x {kind}' for kind, num in kinds.items())}."
-        self.view.say(f"{told} To see them: vitrail check {self.source.origin}")
-        return f"{told} ", findings
+            return "The data check found no problems. ", findings
+        summary = f"The data check found {', '.join(f'{num:,} x {kind}' for kind, num in kinds.items())}."
+        self.view.say(f"{summary} To list them: vitrail check {self.source.origin}")
+        return f"{summary} ", findings
 
-    def at_training(self) -> list[Scan] | None:
-        """The look at each training picture, numbered as they are among themselves."""
+    def training_scans(self) -> list[Scan] | None:
+        """The scans of the training images, numbered within the training split."""
         assert isinstance(self.source, Table)
         rows = np.arange(len(self.source))
         if self.source.split_names:
             rows = np.flatnonzero(self.source.splits == SPLITS.index("train"))
-        if self.seen is None:
-            return self._look(self.source.only(rows), "Looking for duplicates")
-        return [replace(self.seen[row], index=number) for number, row in enumerate(rows)]
+        if self.scans is None:
+            return self._scan(self.source.only(rows), "Searching for duplicates")
+        return [replace(self.scans[row], index=number) for number, row in enumerate(rows)]
 
-    def _look(self, source: Source, label: str) -> list[Scan] | None:
-        if not self.chosen.get("scanned", True):
+    def _scan(self, source: Source, label: str) -> list[Scan] | None:
+        if not self.decisions.get("scanned", True):
             return None
-        seconds = None if "scanned" in self.chosen else self.seconds
-        seen = scan_source(source, seconds=seconds, progress=lambda done, total: self.view.progress(label, done, total))
-        self.chosen["scanned"] = seen is not None
-        if seen is None:
+        seconds = None if "scanned" in self.decisions else self.seconds
+        scans = scan_source(
+            source, seconds=seconds, progress=lambda done, total: self.view.progress(label, done, total)
+        )
+        self.decisions["scanned"] = scans is not None
+        if scans is None:
             self.view.say(
-                f"Looking at all {len(source):,} pictures would take more than {SCAN_SHARE:.0%} of the time, so "
-                "duplicates are not looked for: vitrail check does that."
+                f"Not searching for duplicates: scanning all {len(source):,} images would take more than "
+                f"{SCAN_FRACTION:.0%} of the time. vitrail check finds them."
             )
-        return seen
+        return scans
 
 
 def check_classes(train: Source, *, multi_label: bool) -> None:
-    """Refuse what cannot be learned: one class only, or a class of one picture."""
+    """Refuse data with a single class, or with a class of a single image."""
     if len(train.classes) < 2 and not multi_label:
         raise DataError(
-            "there is one class only, so nothing to tell apart.",
+            "there is only one class.",
             got=f"{train.classes[0]!r}." if train.classes else "none.",
-            hint="a folder for each class.",
+            hint="at least two classes.",
         )
     if isinstance(train, Stream):
         return
     counts = np.bincount(train.labels, minlength=len(train.classes))
-    few = [f"{name!r} ({count})" for name, count in zip(train.classes, counts, strict=True) if count < LEAST]
+    few = [f"{name!r} ({count})" for name, count in zip(train.classes, counts, strict=True) if count < MIN_PER_CLASS]
     if few:
         raise DataError(
-            f"each class needs {LEAST} training pictures at least: one to learn from, one to choose by.",
+            f"each class needs at least {MIN_PER_CLASS} images: one for training, one for validation.",
             got=", ".join(few[:5]) + (f" and {len(few) - 5} more." if len(few) > 5 else "."),
-            hint="more pictures of it, or its folder taken out.",
+            hint="more images of it, or removing its folder.",
         )
 
 
 def fingerprint(source: Source) -> str:
-    """A word that changes when pictures or labels are added, taken away or renamed."""
-    made = hashlib.sha256(repr((source.classes, source.split_names, len(source))).encode())
+    """A hash that changes when images or labels are added, removed or renamed."""
+    digest = hashlib.sha256(repr((source.classes, source.split_names, len(source))).encode())
     if isinstance(source, Table):
         for name in source.names:
-            made.update(name.encode("utf-8", "surrogateescape") + b"\0")
-        made.update(source.labels.tobytes() + source.splits.tobytes())
-    return made.hexdigest()[:16]
+            digest.update(name.encode("utf-8", "surrogateescape") + b"\0")
+        digest.update(source.labels.tobytes() + source.splits.tobytes())
+    return digest.hexdigest()[:16]
 
 
-def learned_from(model: str | Path, source: Source) -> bool:
+def was_trained_on(model: str | Path, source: Source) -> bool:
     """Whether a run was trained on this data."""
     config = stored_config(Path(model)) if is_run(model) else None
     return config is not None and config["request"].get("data_fingerprint") == fingerprint(source)

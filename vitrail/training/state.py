@@ -1,10 +1,10 @@
-"""Where a run stands: what its checkpoints hold, how it is judged, saved, and taken back."""
+"""The state of the training loop: evaluated, saved to checkpoints, and rolled back when training breaks."""
 
 from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,102 +14,76 @@ from torch import Tensor, nn
 from vitrail.data.loader import Batch, Loader
 from vitrail.errors import RunError, TrainError
 from vitrail.objective.classify import Classify
-from vitrail.run import checkpoint as kept
+from vitrail.run import checkpoint as checkpoint_files
 from vitrail.run.checkpoint import Checkpoint
 from vitrail.run.directory import CHECKPOINTS, METRICS, TIMING, JsonLines
 from vitrail.training import optim, shard
 from vitrail.training.checkpoints import Checkpoints
 from vitrail.training.clock import Clock
 from vitrail.training.ema import Ema
-from vitrail.training.evaluation import Score, infer, score_of
+from vitrail.training.evaluation import Score, compute_score, infer
 from vitrail.training.guard import Guard
+from vitrail.training.run_progress import RunProgress
 from vitrail.training.settings import Settings
 from vitrail.training.tensorboard import TensorBoard
-from vitrail.training.view import Moment, View
+from vitrail.training.view import StepStatus, View
 from vitrail.training.world import World
 
-BRAKE = 0.1  # by which the learning rate is multiplied when the guard goes back
-MAX_RETURNS = 3
+ROLLBACK_LR_FACTOR = 0.1  # multiplies the learning rate at each rollback
+MAX_ROLLBACKS = 3
 SAVE_SECONDS = 300.0
-NUM_EVALUATIONS = 10  # in a run, if not told
-EVALUATION_SHARE = 0.05  # of the time, at most
+NUM_EVALUATIONS = 10  # per run, by default
+MAX_EVALUATION_FRACTION = 0.05  # of the time
 LOG_EVERY = 20  # steps
-PROBATION = 20.0  # seconds of training, before its speed is compared with the forecast
-SLOW = 2 / 3  # of the forecast
-SHOWN_FILES = 3
-NOT_FINITE = "the weights or what the optimizer remembers are not finite"
+GRACE_SECONDS = 20.0  # of training, before its speed is compared with the forecast
+SLOW_FRACTION = 2 / 3  # of the forecast
+MAX_SHOWN_FILES = 3
+NOT_FINITE = "the weights or the optimizer state are not finite"
 
 
 @dataclass(kw_only=True)
-class Job:
-    """All that one run of the loop needs."""
+class LoopJob:
+    """Everything that one run of the loop needs."""
 
     run: Path
     model: Any
-    trained: nn.Module
-    """The model as the processes train it together; the model itself if there is one process."""
+    wrapped_model: nn.Module
+    """The model wrapped for DDP or FSDP2; the model itself if there is one process."""
     objective: Classify
     settings: Settings
-    train: Loader
-    train_small: Loader
-    """The same pictures, smaller, which a run may begin with."""
-    val: Loader
+    train_loader: Loader
+    small_train_loader: Loader
+    """The same images at a lower resolution, for the first part of the run."""
+    val_loader: Loader
     clock: Clock
     world: World
     view: View
     bfloat16: bool = False
     muon_dtype: torch.dtype = torch.float32
     forecast: float | None = None
-    """Images per second, as measured before the run."""
+    """Images per second, measured before the run."""
+    evaluation_seconds: float = 0.0
+    """Forecast of one evaluation."""
     metric: str = "top1"
 
-    def done(self, step: int) -> float:
-        """The share of the run that is over, the same for all processes: the leader has the clock."""
-        done = self.clock.done(step)
+    def fraction_done(self, step: int) -> float:
+        """The fraction of the run that is over; rank 0 has the clock, so all processes agree."""
+        done = self.clock.fraction_done(step)
         if self.world.size == 1 or self.clock.steps is not None:
             return done
         return self.world.all_reduce_sum(done if self.world.is_rank_zero else 0.0)[0]
 
-    def loader(self, done: float) -> Loader:
-        """Where batches come from at this point of the run."""
-        return self.train_small if done < self.settings.small_until else self.train
-
-
-@dataclass(kw_only=True)
-class Progress:
-    """The numbers of a run that its next step depends on, all of them in checkpoints."""
-
-    step: int = 0
-    best: tuple[float, float, int] | None = None
-    best_step: int = 0
-    best_before: int = 0
-    """The step that was the best when the checkpoint before was made."""
-    judged_step: int = -1
-    stale: int = 0
-    returns: int = 0
-    brake: float = 1.0
-    loss_sum: float = 0.0
-    """Of the steps since the last line of metrics."""
-    num_losses: int = 0
-    guard: dict[str, list[float]] = field(default_factory=dict)
-    metrics_bytes: int = 0
-    seconds: float = 0.0
-    judged_seconds: float = 0.0
-    evaluation_seconds: float = 0.0
-    """Of all evaluations together."""
-
-    @property
-    def training_seconds(self) -> float:
-        """Of all steps together."""
-        return self.seconds - self.evaluation_seconds
+    def loader_at(self, done: float) -> Loader:
+        """The training loader for this point of the run."""
+        return self.small_train_loader if done < self.settings.small_until else self.train_loader
 
 
 class State:
-    """The parts of a run that change: weights, optimizers, average, guard, files, and `now`, where it stands."""
+    """Everything that changes during a run: weights, optimizers, EMA, guard, progress and files."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: LoopJob) -> None:
         settings = job.settings
-        self.job, self.now, self.guard = job, Progress(), Guard()
+        self.job, self.progress, self.guard = job, RunProgress(), Guard()
         self.folder = job.run / CHECKPOINTS
         self.optimizers = optim.make_optimizers(
             job.model,
@@ -119,254 +93,260 @@ class State:
             layer_decay=settings.layer_decay,
             muon_dtype=job.muon_dtype,
         )
-        self.average = Ema(job.model, settings.ema) if settings.ema else None
-        self.saved_step, self.gone_back_to = -1, -1
-        self.saved = Checkpoints(self.folder, job.model, job.world)
-        found = self.saved.newest()
+        self.ema = Ema(job.model, settings.ema) if settings.ema else None
+        self.saved_step, self.rolled_back_to = -1, -1
+        self.checkpoints = Checkpoints(self.folder, job.model, job.world)
+        found = self.checkpoints.newest()
         if found is not None:
             self._restore(found[1])
-            job.clock.go_back(self.now.seconds)
-            job.view.say(f"Going on from step {self.now.step:,}.")
-        self.metrics = JsonLines(job.run / METRICS, self.now.metrics_bytes) if job.world.is_rank_zero else None
+            job.clock.resume(self.progress.seconds)
+            job.view.say(f"Resuming from step {self.progress.step:,}.")
+        self.metrics = JsonLines(job.run / METRICS, self.progress.metrics_bytes) if job.world.is_rank_zero else None
         self.timing = JsonLines(job.run / TIMING, None if found else 0) if job.world.is_rank_zero else None
         self.events = TensorBoard(job.run) if settings.tensorboard and job.world.is_rank_zero else None
-        self.last_evaluation = 0.0
+        self.last_evaluation = job.evaluation_seconds
         self.is_slow = False
         self.saved_at = self.shown_at = time.monotonic()
-        self.shown_step, self.shown_loss = self.now.step, math.nan
-        # A first checkpoint, so that there is something to go back to, whatever happens.
+        self.shown_step, self.shown_loss = self.progress.step, math.nan
+        # A first checkpoint, so that a rollback is always possible.
         if found is None and self.save() is not None:
-            raise TrainError("the model begins with weights that are not finite.", hint="other --weights.")
+            raise TrainError("the initial weights are not finite.", hint="other --weights.")
 
     def take_step(self, loss: float) -> None:
-        """Move the weights."""
+        """Update the weights and their average."""
         for optimizer in self.optimizers:
             optimizer.step()
-        self.now.step += 1
-        if self.average is not None:
-            self.average.update(self.now.step)
-        self.now.loss_sum += loss
-        self.now.num_losses += 1
+        self.progress.step += 1
+        if self.ema is not None:
+            self.ema.update(self.progress.step)
+        self.progress.loss_sum += loss
+        self.progress.num_losses += 1
 
     def show(self) -> None:
-        """Tell how things stand, now and then, and write a line of metrics every twenty steps."""
-        now, job = self.now, self.job
-        if now.step % LOG_EVERY == 0:
+        """Show the current step twice a second, and write a line of metrics every twenty steps."""
+        progress, job = self.progress, self.job
+        if progress.step % LOG_EVERY == 0:
             self._write(**self._mean_loss(), lr=self.lr)
         seconds = time.monotonic() - self.shown_at
-        if seconds < 0.5 and now.step > 1:
+        if seconds < 0.5 and progress.step > 1:
             return
-        speed = (now.step - self.shown_step) * job.settings.batch_size / max(seconds, 1e-9)
-        done, elapsed = job.clock.done(now.step), job.clock.elapsed
+        speed = (progress.step - self.shown_step) * job.settings.batch_size / max(seconds, 1e-9)
+        done, elapsed = job.clock.fraction_done(progress.step), job.clock.elapsed
         left = job.clock.seconds - elapsed if job.clock.seconds else elapsed * (1 - done) / max(done, 1e-9)
-        self.shown_loss = now.loss_sum / now.num_losses if now.num_losses else self.shown_loss
-        job.view.show(Moment(now.step, done, self.epoch, self.shown_loss, self.lr, speed, max(0.0, left)))
+        self.shown_loss = progress.loss_sum / progress.num_losses if progress.num_losses else self.shown_loss
+        job.view.show(StepStatus(progress.step, done, self.epoch, self.shown_loss, self.lr, speed, max(0.0, left)))
         if self.timing is not None:
-            self.timing.add(step=now.step, seconds=round(elapsed, 3), images_per_second=round(speed, 2))
-        self.shown_at, self.shown_step = time.monotonic(), now.step
-        self._compare_with_forecast(elapsed - now.evaluation_seconds, max(0.0, left))
+            self.timing.add(step=progress.step, seconds=round(elapsed, 3), images_per_second=round(speed, 2))
+        self.shown_at, self.shown_step = time.monotonic(), progress.step
+        self._compare_with_forecast(elapsed - progress.evaluation_seconds, max(0.0, left))
 
     def _compare_with_forecast(self, seconds: float, left: float) -> None:
-        """Say so, once, if the run is slower than it was measured to be by a third or more."""
+        """Report once if the run is slower than forecast by a third or more."""
         job = self.job
-        if job.forecast is None or self.is_slow or seconds < PROBATION:
+        if job.forecast is None or self.is_slow or seconds < GRACE_SECONDS:
             return
-        speed = self.now.step * job.settings.batch_size / seconds
-        self.is_slow = speed < SLOW * job.forecast
+        speed = self.progress.step * job.settings.batch_size / seconds
+        self.is_slow = speed < SLOW_FRACTION * job.forecast
         if self.is_slow:
-            what = (
-                "the schedule follows the clock and still ends in time" if job.clock.seconds else "the run takes longer"
+            effect = (
+                "the schedule follows the clock and still ends on time" if job.clock.seconds else "the run takes longer"
             )
             job.view.say(
-                f"Slower than forecast, {speed:,.0f} images a second instead of {job.forecast:,.0f}: {what} "
+                f"Slower than forecast: {speed:,.0f} images per second instead of {job.forecast:,.0f}; {effect} "
                 f"({left / 60:.1f} minutes left)."
             )
 
     @property
     def lr(self) -> float:
-        """The learning rate of the group that learns fastest."""
+        """The highest learning rate of any parameter group."""
         return max(group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups)
 
     @property
     def epoch(self) -> float:
-        """How often the data has been seen."""
-        return self.now.step / self.job.train.steps_per_epoch
+        """Passes over the training data so far."""
+        return self.progress.step / self.job.train_loader.steps_per_epoch
 
     @property
     def out_of_patience(self) -> bool:
-        """Whether the score has not become better for too long."""
+        """Whether the score has stopped improving for too long."""
         patience = self.job.settings.patience
-        return patience is not None and self.now.stale >= patience
+        return patience is not None and self.progress.stale >= patience
 
     @property
     def due_to_evaluate(self) -> bool:
-        """Whether it is time to look at the validation pictures: now and then, and at the end."""
+        """Whether to evaluate now: at intervals, and at the end."""
         settings, clock = self.job.settings, self.job.clock
-        if self.job.done(self.now.step) >= 1.0:
+        if self.job.fraction_done(self.progress.step) >= 1.0:
             return True
         if settings.eval_every is not None:
-            return self.now.step % settings.eval_every == 0
+            return self.progress.step % settings.eval_every == 0
         if clock.steps is not None:
-            return self.now.step % math.ceil(clock.steps / NUM_EVALUATIONS) == 0
+            return self.progress.step % math.ceil(clock.steps / NUM_EVALUATIONS) == 0
         assert clock.seconds is not None
-        pause = max(clock.seconds / NUM_EVALUATIONS, self.last_evaluation / EVALUATION_SHARE)
-        due = clock.elapsed - self.now.judged_seconds > pause and clock.seconds - clock.elapsed > pause / 2
+        pause = max(clock.seconds / NUM_EVALUATIONS, self.last_evaluation / MAX_EVALUATION_FRACTION)
+        due = clock.elapsed - self.progress.evaluated_at > pause and clock.seconds - clock.elapsed > pause / 2
         return self.job.world.broadcast_flag(due)
 
     @property
     def due_to_save(self) -> bool:
-        """Whether it is time for a checkpoint besides those of evaluations."""
+        """Whether to save a checkpoint now, besides those of evaluations."""
         every = self.job.settings.save_every
-        if self.saved_step == self.now.step:
+        if self.saved_step == self.progress.step:
             return False
-        if every is not None and self.now.step % every == 0:
+        if every is not None and self.progress.step % every == 0:
             return True
         return self.job.world.broadcast_flag(time.monotonic() - self.saved_at > SAVE_SECONDS)
 
-    def judge(self) -> str | None:
-        """Look at the validation pictures and save; gives an objection instead if the model is broken."""
-        job, now, began = self.job, self.now, time.monotonic()
-        if self.average is not None:
-            with self.average.applied():
-                outputs = infer(job.trained, job.val, job.world, bfloat16=job.bfloat16)
+    def evaluate(self) -> str | None:
+        """Score the validation images and save; return the problem if the model is broken."""
+        job, progress, began = self.job, self.progress, time.monotonic()
+        if self.ema is not None:
+            with self.ema.applied():
+                outputs = infer(job.wrapped_model, job.val_loader, job.world, bfloat16=job.bfloat16)
         else:
-            outputs = infer(job.trained, job.val, job.world, bfloat16=job.bfloat16)
+            outputs = infer(job.wrapped_model, job.val_loader, job.world, bfloat16=job.bfloat16)
         score: Score = job.world.broadcast(
-            score_of(outputs, multi_label=job.objective.multi_label) if job.world.is_rank_zero else None
+            compute_score(outputs, multi_label=job.objective.multi_label) if job.world.is_rank_zero else None
         )
         if not math.isfinite(score.loss):
-            return "the loss on the validation pictures is not finite"
-        again, now.judged_step = now.judged_step == now.step, now.step
-        if score.better_than(None if now.best is None else Score(*now.best)):
-            now.best, now.best_step, now.stale = (score.value, score.loss, score.n), now.step, 0
+            return "the validation loss is not finite"
+        repeated, progress.evaluated_step = progress.evaluated_step == progress.step, progress.step
+        if score.better_than(None if progress.best is None else Score(*progress.best)):
+            progress.best, progress.best_step, progress.stale = (score.value, score.loss, score.n), progress.step, 0
         else:
-            now.stale += 1
-        assert now.best is not None
-        if not again:
+            progress.stale += 1
+        assert progress.best is not None
+        if not repeated:
             self._write(**self._mean_loss(), lr=self.lr, val_loss=score.loss, **{f"val_{job.metric}": score.value})
-        job.view.judged(now.step, score.value, now.best[0], job.metric)
+        job.view.show_score(progress.step, score.value, progress.best[0], job.metric)
         self.last_evaluation = time.monotonic() - began
-        now.evaluation_seconds += self.last_evaluation
-        now.judged_seconds = job.clock.elapsed
+        progress.evaluation_seconds += self.last_evaluation
+        progress.evaluated_at = job.clock.elapsed
         return self.save()
 
     def save(self) -> str | None:
-        """A checkpoint of this moment, older ones but the best taken away; an objection instead if it is not finite."""
-        now, job = self.now, self.job
-        now.guard, now.seconds = self.guard.memory, job.clock.elapsed
-        name, parts = kept.step_name(now.step), self._parts()
-        if not self._finite(parts):
+        """Save a checkpoint and remove older ones, except the best; return the problem if a value is not finite."""
+        progress, job = self.progress, self.job
+        progress.guard, progress.seconds = self.guard.state, job.clock.elapsed
+        name, parts = checkpoint_files.step_name(progress.step), self._parts()
+        if not self._all_finite(parts):
             return NOT_FINITE
-        if self.saved_step != now.step:
-            now.metrics_bytes = 0 if self.metrics is None else self.metrics.sync()
-            self.saved.save(name, parts, asdict(now))
+        if self.saved_step != progress.step:
+            progress.metrics_bytes = 0 if self.metrics is None else self.metrics.sync()
+            self.checkpoints.save(name, parts, asdict(progress))
             self.saved_at = time.monotonic()
-            self._tidy()
-        if job.world.is_rank_zero and now.best_step == now.step and now.best is not None:
-            kept.point(self.folder, kept.BEST, name)
+            self._prune()
+        if job.world.is_rank_zero and progress.best_step == progress.step and progress.best is not None:
+            checkpoint_files.point(self.folder, checkpoint_files.BEST, name)
         return None
 
-    def go_back(self, objection: str, step: int, batch: Batch) -> None:
-        """To the last good checkpoint, with a smaller learning rate; after the third time, the run ends.
+    def roll_back(self, problem: str, step: int, batch: Batch) -> None:
+        """Return to the last good checkpoint with a smaller learning rate; after the third time, end the run.
 
-        The second time from the same checkpoint, that one is taken for as bad as what came of it, and left as well.
+        A checkpoint that leads to a second rollback is considered bad and removed.
         """
         job = self.job
-        files = ", ".join(batch.names[:SHOWN_FILES]) + (", ..." if len(batch.names) > SHOWN_FILES else "")
-        returns, brake = self.now.returns + 1, self.now.brake * BRAKE
-        if job.world.is_rank_zero and self.gone_back_to == self.saved_step and returns <= MAX_RETURNS:
-            kept.remove_unless_only(self.folder, kept.step_name(self.saved_step))
-        found = self.saved.newest()
-        if found is None or returns > MAX_RETURNS:
+        files = ", ".join(batch.names[:MAX_SHOWN_FILES]) + (", ..." if len(batch.names) > MAX_SHOWN_FILES else "")
+        rollbacks, lr_factor = self.progress.rollbacks + 1, self.progress.lr_factor * ROLLBACK_LR_FACTOR
+        if job.world.is_rank_zero and self.rolled_back_to == self.saved_step and rollbacks <= MAX_ROLLBACKS:
+            checkpoint_files.remove_unless_only(self.folder, checkpoint_files.step_name(self.saved_step))
+        found = self.checkpoints.newest()
+        if found is None or rollbacks > MAX_ROLLBACKS:
             raise TrainError(
-                f"at step {step:,} {objection}, and smaller learning rates did not help.",
+                f"at step {step:,} {problem}, and smaller learning rates did not help.",
                 got=f"lr={job.settings.lr:g}, a batch with {files}.",
-                hint=f"lr={job.settings.lr * BRAKE**MAX_RETURNS:g} in a new run"
+                hint=f"lr={job.settings.lr * ROLLBACK_LR_FACTOR**MAX_ROLLBACKS:g} in a new run"
                 + ("." if found is None else f"; {self.folder / found[0]} is the last good checkpoint."),
             )
         self._restore(found[1])
-        self.now.returns, self.now.brake, self.gone_back_to = returns, brake, self.now.step
+        self.progress.rollbacks, self.progress.lr_factor, self.rolled_back_to = rollbacks, lr_factor, self.progress.step
         if self.metrics is not None:
-            self.metrics.cut(self.now.metrics_bytes)
+            self.metrics.cut(self.progress.metrics_bytes)
         job.view.say(
-            f"At step {step:,} {objection} (files: {files}). "
-            f"Back to step {self.now.step:,} with {brake:g} of the learning rate."
+            f"At step {step:,} {problem} (files: {files}). "
+            f"Rolled back to step {self.progress.step:,} with {lr_factor:g} of the learning rate."
         )
 
     def finish(self) -> None:
-        """The weights of the best evaluation into the model, the average if there is one; the end is one of them."""
-        now = self.now
-        if now.judged_step != now.step or now.best is None:
-            objection = self.judge()
-            if objection is not None and now.best is None:
+        """Evaluate the end, then load the best weights (their average, if there is one) into the model."""
+        progress = self.progress
+        if progress.evaluated_step != progress.step or progress.best is None:
+            problem = self.evaluate()
+            if problem is not None and progress.best is None:
                 raise TrainError(
-                    f"at the end, step {now.step:,}, {objection}.",
+                    f"at the end, step {progress.step:,}, {problem}.",
                     got=f"lr={self.job.settings.lr:g}.",
                     hint="a lower lr.",
                 )
-            if objection is not None:
-                self.job.view.say(f"At the end {objection}: the best before it, of step {now.best_step:,}, is taken.")
-        name = kept.step_name(now.best_step)
-        best = self.saved.load(name)
+            if problem is not None:
+                self.job.view.say(f"At the end {problem}; using the best checkpoint, step {progress.best_step:,}.")
+        name = checkpoint_files.step_name(progress.best_step)
+        best = self.checkpoints.load(name)
         if best is None:
             raise RunError(
-                f"the best checkpoint, {self.folder / name}, has been damaged.",
-                got="other bytes than were written.",
-                hint="the same command again, which goes on without it.",
+                f"the best checkpoint, {self.folder / name}, is damaged.",
+                got="a wrong SHA-256 sum.",
+                hint="the same command again: it continues without it.",
             )
-        shard.fill(self.job.model.state_dict(), {**best.parts["model"], **best.parts.get("ema", {})})
+        shard.copy_into(self.job.model.state_dict(), {**best.parts["model"], **best.parts.get("ema", {})})
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         for lines in (self.metrics, self.timing, self.events):
             if lines is not None:
                 lines.close()
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        shard.fill(self.job.model.state_dict(), checkpoint.parts["model"])
-        optim.write_state(self.optimizers, self.job.model, checkpoint.parts["optimizer"])
-        if self.average is not None:
-            self.average.restore(checkpoint.parts["ema"])
-        self.now = now = Progress(**checkpoint.state)
-        self.guard = Guard(now.guard)
-        self._tidy()
-        name = kept.step_name(now.best_step)
-        if now.best is not None and now.best_step != now.step and not self.saved.has(name):
-            self.job.view.say(f"The best checkpoint, {name}, is damaged: the best of those to come will be taken.")
-            now.best = None
-        if self.job.world.is_rank_zero:  # a kill may have come before `best` moved
-            kept.point(self.folder, kept.BEST, None if now.best is None else name)
+        shard.copy_into(self.job.model.state_dict(), checkpoint.parts["model"])
+        optim.load_state(self.optimizers, self.job.model, checkpoint.parts["optimizer"])
+        if self.ema is not None:
+            self.ema.restore(checkpoint.parts["ema"])
+        self.progress = progress = RunProgress.from_state(checkpoint.state)
+        self.guard = Guard(progress.guard)
+        self._prune()
+        name = checkpoint_files.step_name(progress.best_step)
+        if progress.best is not None and progress.best_step != progress.step and not self.checkpoints.has(name):
+            self.job.view.say(f"The best checkpoint, {name}, is damaged; the best is chosen again from now on.")
+            progress.best = None
+        if self.job.world.is_rank_zero:  # the process may have been killed before `best` was updated
+            checkpoint_files.point(self.folder, checkpoint_files.BEST, None if progress.best is None else name)
 
-    def _tidy(self) -> None:
-        """Take away older checkpoints, after this one was saved or gone back to."""
-        now = self.now
+    def _prune(self) -> None:
+        """Remove older checkpoints, after this one was saved or restored."""
+        progress = self.progress
         if self.job.world.is_rank_zero:
-            # The best of the checkpoint before stays too: if this one is damaged, that one is gone on from.
-            kept.prune(self.folder, {kept.step_name(now.best_step), kept.step_name(now.best_before)})
-        self.saved_step, now.best_before = now.step, now.best_step
+            # Keep the previous checkpoint's best too: if this checkpoint is damaged, the run resumes from that one.
+            checkpoint_files.prune(
+                self.folder,
+                {
+                    checkpoint_files.step_name(progress.best_step),
+                    checkpoint_files.step_name(progress.previous_best_step),
+                },
+            )
+        self.saved_step, progress.previous_best_step = progress.step, progress.best_step
 
     def _parts(self) -> dict[str, dict[str, Tensor]]:
-        """The tensors that a checkpoint holds, each as this process has it: whole, or a part."""
+        """The tensors of a checkpoint: full, or this process's shards."""
         return {
             "model": self.job.model.state_dict(),
-            "optimizer": optim.read_state(self.optimizers, self.job.model),
-            **({} if self.average is None else {"ema": self.average.tensors()}),
+            "optimizer": optim.get_state(self.optimizers, self.job.model),
+            **({} if self.ema is None else {"ema": self.ema.tensors()}),
         }
 
-    def _finite(self, parts: dict[str, dict[str, Tensor]]) -> bool:
-        """Whether all numbers of all processes are finite."""
-        broken = sum(not kept.all_finite(shard.local(tensors)) for tensors in parts.values())
+    def _all_finite(self, parts: dict[str, dict[str, Tensor]]) -> bool:
+        """Whether all values on all processes are finite."""
+        broken = sum(not checkpoint_files.all_finite(shard.local_tensors(tensors)) for tensors in parts.values())
         return self.job.world.all_reduce_sum(float(broken))[0] == 0
 
     def _mean_loss(self) -> dict[str, float]:
-        """The mean of the losses since it was last asked for, if there were any."""
-        now = self.now
-        mean = {"loss": now.loss_sum / now.num_losses} if now.num_losses else {}
-        now.loss_sum, now.num_losses = 0.0, 0
+        """The mean loss since the last call, if there were any steps."""
+        progress = self.progress
+        mean = {"loss": progress.loss_sum / progress.num_losses} if progress.num_losses else {}
+        progress.loss_sum, progress.num_losses = 0.0, 0
         return mean
 
     def _write(self, **numbers: float) -> None:
         if self.metrics is not None:
-            self.metrics.add(step=self.now.step, epoch=round(self.epoch, 4), **numbers)
+            self.metrics.add(step=self.progress.step, epoch=round(self.epoch, 4), **numbers)
         if self.events is not None:
-            self.events.add(self.now.step, numbers)
+            self.events.add(self.progress.step, numbers)

@@ -1,4 +1,4 @@
-"""Events for TensorBoard, on request."""
+"""TensorBoard events, on request."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from vitrail.errors import SpecError
 
 
 class TensorBoard:
-    """A folder of events beside the metrics."""
+    """Writes events to the folder `tensorboard` of a run."""
 
     def __init__(self, run: Path) -> None:
         self.writer = writer_class()(str(run / "tensorboard"))
 
     def add(self, step: int, numbers: Mapping[str, float]) -> None:
-        """The numbers of a step."""
+        """Write the scalars of a step."""
         for name, value in numbers.items():
             self.writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """Write what waits."""
+        """Flush and close."""
         self.writer.close()
 
 
 def writer_class() -> type:
-    """PyTorch's writer, which needs TensorBoard's own package."""
+    """Import PyTorch's writer, which needs the package tensorboard."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise SpecError(
-            "events need the package tensorboard.",
+            "TensorBoard events need the package tensorboard.",
             got="tensorboard=true without it.",
             hint="pip install tensorboard, or metrics.jsonl, which is always written.",
         ) from None

@@ -1,6 +1,6 @@
-"""How fast a model trains and predicts here, and in which number format, layout and kernel: timed on the model itself.
+"""The speed of training and inference on this machine, and the fastest number format, memory layout and kernels.
 
-A forecast counts the whole step: reading images, forward, backward, and the update of the weights.
+Everything is timed on the model itself. A forecast counts the whole step: reading images, forward, backward, update.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from vitrail.nn.attention.full import set_fused
 from vitrail.objective.classify import Classify
 from vitrail.training.world import World
 
-MEMORY_SHARE = 0.6  # of the free memory, for the activations of a batch
-FIRST = 4  # images in the first timed step, which also measures their memory
-SECONDS = 0.4  # that a timed step may take
-TRIES = 2
-PATIENCE = 8.0  # seconds, after which no further kernel is tried
-DATA_SECONDS, DATA_BATCHES = 0.5, 8  # of the loader, while it is timed
+MEMORY_FRACTION = 0.6  # of the free memory
+NUM_FIRST = 4  # images of the first step, which measures memory
+MAX_STEP_SECONDS = 0.4
+NUM_TRIES = 2
+MAX_SEARCH_SECONDS = 8.0  # after which no other kernel is tried
+DATA_SECONDS, DATA_BATCHES = 0.5, 8  # to time the loader
 ADAM_COPIES = 4  # weights, gradients and two moments
 logger = logging.getLogger("vitrail")
 
@@ -41,56 +41,56 @@ class Kernels(NamedTuple):
     fused_attention: bool = True
 
     def apply(self, model: nn.Module) -> None:
-        """Let a model compute so; the number format is the autocast's."""
+        """Apply layout and attention kernel to a model; the number format is up to autocast."""
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
         model.to(memory_format=layout)  # type: ignore[call-overload]
         set_fused(model, fused=self.fused_attention)
 
 
 class Cost(NamedTuple):
-    """What training costs here, in seconds and bytes."""
+    """The cost of training in seconds and bytes."""
 
     bytes_per_image: float
     forward: float
     """Seconds per image."""
     backward: float
     update: float = 0.0
-    """Seconds per step, however many images it has: clipping, optimizer, average of the weights."""
+    """Seconds per step, for any batch size: clipping, optimizer, EMA."""
     data: float = 0.0
-    """Seconds per image while nothing else runs."""
+    """Seconds per image for reading, when nothing else runs."""
     overlaps: bool = False
     """Whether images are read while another device computes."""
 
     def images_per_second(self, batch_size: int) -> float:
-        """The speed of whole steps."""
+        """Images per second, counting whole steps."""
         compute = self.forward + self.backward + self.update / batch_size
         return 1.0 / (max(compute, self.data) if self.overlaps else compute + self.data)
 
 
-def measure(
+def measure_cost(
     model: nn.Module, objective: Classify, images: Tensor, labels: Tensor, world: World, *, bfloat16: bool
 ) -> Cost:
-    """A few steps forward and back on some of these images, which leave the weights as they are; the fastest counts.
+    """Time forward and backward passes on some of these images; the fastest counts, and the weights do not change.
 
-    The first one, on very few images, measures their memory, and how many the next ones can take in a second.
+    The first pass, on very few images, measures memory and decides how many images the next ones use.
     """
-    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     stored: dict[int, int] = {}
 
-    def note(tensor: Tensor) -> Tensor:
+    def record(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
+        if storage.data_ptr() not in weights:
             stored[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    few = min(FIRST, len(images))
-    with _without_trace(model):
-        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            first = sum(step_seconds(model, objective, images[:few], labels[:few], world, bfloat16=bfloat16))
-        num = int(min(len(images), max(few, few * SECONDS / first)))
+    few = min(NUM_FIRST, len(images))
+    with _leaving_no_trace(model):
+        with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
+            first = sum(time_step(model, objective, images[:few], labels[:few], world, bfloat16=bfloat16))
+        num = int(min(len(images), max(few, few * MAX_STEP_SECONDS / first)))
         steps = [
-            step_seconds(model, objective, images[:num], labels[:num], world, bfloat16=bfloat16)
-            for _ in range(TRIES + 1)
+            time_step(model, objective, images[:num], labels[:num], world, bfloat16=bfloat16)
+            for _ in range(NUM_TRIES + 1)
         ]
     forward, backward = min(steps[1:], key=sum)
     return Cost(sum(stored.values()) / few, forward / num, backward / num)
@@ -106,38 +106,40 @@ def choose_kernels(
     bfloat16: bool | None = None,
     quick: bool = False,
 ) -> tuple[Kernels, Cost]:
-    """The fastest way to train this model here, found by trying one change after the other; `bfloat16` may be fixed.
+    """Find the fastest kernels for training this model, changing one at a time; `bfloat16` may be fixed.
 
-    A `quick` answer tries number formats only.
+    `quick` tries only number formats.
     """
     began = time.monotonic()
 
     def cost_of(kernels: Kernels) -> Cost:
         kernels.apply(model)
-        return measure(model, objective, images, labels, world, bfloat16=kernels.bfloat16)
+        return measure_cost(model, objective, images, labels, world, bfloat16=kernels.bfloat16)
 
     best = Kernels(bfloat16=bool(bfloat16), fused_attention=not bfloat16)
     cost = cost_of(best)
     if bfloat16 is None and bfloat16_is_faster(world.device):
-        best, cost = _better(cost_of, best, cost, best._replace(bfloat16=True, fused_attention=False))
+        best, cost = _pick_faster(cost_of, best, cost, best._replace(bfloat16=True, fused_attention=False))
     if not quick and world.device.type == "cpu":
         if any(isinstance(module, nn.Conv2d) and module.stride < module.kernel_size for module in model.modules()):
-            best, cost = _better(cost_of, best, cost, best._replace(channels_last=False))
-        if time.monotonic() - began < PATIENCE:
-            best, cost = _better(cost_of, best, cost, best._replace(fused_attention=not best.fused_attention))
+            best, cost = _pick_faster(cost_of, best, cost, best._replace(channels_last=False))
+        if time.monotonic() - began < MAX_SEARCH_SECONDS:
+            best, cost = _pick_faster(cost_of, best, cost, best._replace(fused_attention=not best.fused_attention))
     best.apply(model)
     return best, cost
 
 
-def _better(cost_of: Callable[[Kernels], Cost], kernels: Kernels, cost: Cost, other: Kernels) -> tuple[Kernels, Cost]:
-    """The other kernels where they are clearly faster."""
+def _pick_faster(
+    cost_of: Callable[[Kernels], Cost], kernels: Kernels, cost: Cost, other: Kernels
+) -> tuple[Kernels, Cost]:
+    """Pick the other kernels if they are clearly faster."""
     other_cost = cost_of(other)
     faster = cost.forward + cost.backward > PAYS * (other_cost.forward + other_cost.backward)
     return (other, other_cost) if faster else (kernels, cost)
 
 
-def forward_seconds(model: nn.Module, images: Tensor, world: World, *, bfloat16: bool = False) -> float:
-    """Seconds per image of prediction, on as many of these images as a moment allows."""
+def time_forward(model: nn.Module, images: Tensor, world: World, *, bfloat16: bool = False) -> float:
+    """Seconds per image of inference, timed on as many of these images as fit into a moment."""
     was_training = model.training
     model.eval()
 
@@ -145,35 +147,35 @@ def forward_seconds(model: nn.Module, images: Tensor, world: World, *, bfloat16:
         with torch.no_grad(), torch.autocast(world.device.type, torch.bfloat16, enabled=bfloat16):
             return seconds_of(lambda: model(images[:num].to(world.device)), world.device)
 
-    few = min(FIRST, len(images))
+    few = min(NUM_FIRST, len(images))
     run(few)
-    num = int(min(len(images), max(few, few * SECONDS / run(few))))
-    seconds = min(run(num) for _ in range(TRIES)) / num
+    num = int(min(len(images), max(few, few * MAX_STEP_SECONDS / run(few))))
+    seconds = min(run(num) for _ in range(NUM_TRIES)) / num
     model.train(was_training)
     return seconds
 
 
 def bfloat16_predicts_faster(model: nn.Module, images: Tensor, world: World) -> bool:
-    """Whether this model predicts clearly faster in bfloat16."""
+    """Whether inference with this model is clearly faster in bfloat16."""
     if not bfloat16_is_faster(world.device):
         return False
-    plain, short = (forward_seconds(model, images, world, bfloat16=bfloat16) for bfloat16 in (False, True))
+    plain, short = (time_forward(model, images, world, bfloat16=bfloat16) for bfloat16 in (False, True))
     return plain > PAYS * short
 
 
-def update_seconds(model: nn.Module, update: Callable[[], None], world: World) -> float:
-    """Seconds of an update of the weights, which must be one that changes nothing: of a learning rate of zero."""
+def time_update(model: nn.Module, update: Callable[[], None], world: World) -> float:
+    """Seconds of a weight update; `update` must have a learning rate of zero, so that nothing changes."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.grad = torch.zeros_like(parameter)
     update()
-    seconds = min(seconds_of(update, world.device) for _ in range(TRIES))
+    seconds = min(seconds_of(update, world.device) for _ in range(NUM_TRIES))
     model.zero_grad(set_to_none=True)
     return seconds
 
 
-def data_seconds(loader: Loader) -> float:
-    """Seconds per image of reading and augmenting, all workers together."""
+def time_data(loader: Loader) -> float:
+    """Seconds per image of reading and augmentation, with all workers."""
     began, num = time.perf_counter(), 0
     batches = loader.batches()
     for batch in islice(batches, DATA_BATCHES):
@@ -185,18 +187,18 @@ def data_seconds(loader: Loader) -> float:
     return seconds / max(1, num)
 
 
-def compiling_pays(
+def compile_is_faster(
     model: nn.Module, objective: Classify, images: Tensor, labels: Tensor, world: World, *, bfloat16: bool
 ) -> bool:
-    """Whether torch.compile makes steps on these images faster; not if it fails."""
+    """Whether torch.compile makes training steps on these images faster; False if it fails."""
     compiled = torch.compile(model, dynamic=False)
     times: dict[int, list[float]] = {0: [], 1: []}
-    with _without_trace(model):
+    with _leaving_no_trace(model):
         try:
-            for _ in range(TRIES + 1):
-                for place, network in enumerate((model, compiled)):
-                    times[place].append(sum(step_seconds(network, objective, images, labels, world, bfloat16=bfloat16)))
-        except Exception as error:  # noqa: BLE001 - a machine without a compiler, or a model that it cannot take
+            for _ in range(NUM_TRIES + 1):
+                for index, network in enumerate((model, compiled)):
+                    times[index].append(sum(time_step(network, objective, images, labels, world, bfloat16=bfloat16)))
+        except Exception as error:  # noqa: BLE001 - no compiler here, or an unsupported model
             logger.info("torch.compile does not work here: %s", brief(error))
             return False
     plain, fast = (min(each[1:]) for each in times.values())
@@ -204,8 +206,8 @@ def compiling_pays(
 
 
 @contextmanager
-def _without_trace(model: nn.Module) -> Iterator[None]:
-    """Steps in here change neither the model nor the random numbers that are drawn after them."""
+def _leaving_no_trace(model: nn.Module) -> Iterator[None]:
+    """Steps in this context change neither the model nor later random numbers."""
     was_training, state = model.training, torch.get_rng_state()
     model.train()
     yield
@@ -214,10 +216,10 @@ def _without_trace(model: nn.Module) -> Iterator[None]:
     torch.set_rng_state(state)
 
 
-def step_seconds(
+def time_step(
     model: Any, objective: Classify, images: Tensor, labels: Tensor, world: World, *, bfloat16: bool
 ) -> tuple[float, float]:
-    """The seconds of a step forward and back."""
+    """Seconds of a forward and of a backward pass."""
     started = now(world.device)
     with torch.autocast(world.device.type, torch.bfloat16, enabled=bfloat16):
         loss = objective(model, images.to(world.device), labels.to(world.device)).sum()
@@ -226,33 +228,33 @@ def step_seconds(
     return between - started, now(world.device) - between
 
 
-def smaller(spec: Any, factor: float) -> tuple[int, int]:
-    """A model's image size with sides scaled by this factor, in whole cells of its grid."""
+def scale_image_size(spec: Any, factor: float) -> tuple[int, int]:
+    """Scale a model's image size by a factor, rounded down to whole cells of its grid."""
     return tuple(
         max(1, round(side * factor) // (side // cells)) * (side // cells)
         for side, cells in zip(spec.image_size, spec.layout.grid, strict=True)
     )
 
 
-def needed_bytes(model: nn.Module, cost: Cost, num_images: float) -> float:
-    """The memory of weights, gradients and moments, and of the activations of so many images."""
+def required_bytes(model: nn.Module, cost: Cost, num_images: float) -> float:
+    """The memory for weights, gradients and moments, and for the activations of `num_images`."""
     weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     return ADAM_COPIES * weights + num_images * cost.bytes_per_image
 
 
-def parts_that_fit(model: nn.Module, cost: Cost, batch_size: int, world: World) -> int:
-    """The number of parts, a power of two, into which a batch must be split to fit in memory."""
+def choose_num_parts(model: nn.Module, cost: Cost, batch_size: int, world: World) -> int:
+    """Choose the number of parts, a power of two, into which a batch must be split to fit in memory."""
     if world.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(world.device)
     else:
         free = psutil.virtual_memory().available / world.local_size
-    mine, num_parts = batch_size // world.size, 1
-    while needed_bytes(model, cost, mine / num_parts) > free * MEMORY_SHARE:
+    local_batch, num_parts = batch_size // world.size, 1
+    while required_bytes(model, cost, local_batch / num_parts) > free * MEMORY_FRACTION:
         num_parts *= 2
-        if num_parts > mine:
+        if num_parts > local_batch:
             raise TrainError(
                 "a single image does not fit in memory.",
-                got=f"{free / 2**30:.1f} GiB free, {needed_bytes(model, cost, 1) / 2**30:.1f} needed.",
-                hint="a smaller --model, or model.image_size=.",
+                got=f"{free / 2**30:.1f} GiB free, {required_bytes(model, cost, 1) / 2**30:.1f} needed.",
+                hint="a smaller --model, or a smaller model.image_size.",
             )
     return num_parts

@@ -1,12 +1,12 @@
-"""What a run tells while it goes on; whoever shows it to people is above."""
+"""The interface through which a run reports its progress; vitrail/progress.py implements it for the terminal."""
 
 from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
 
-class Moment(NamedTuple):
-    """A step of a run, as it is shown."""
+class StepStatus(NamedTuple):
+    """The state of a run after a step, as shown to the user."""
 
     step: int
     done: float
@@ -18,31 +18,31 @@ class Moment(NamedTuple):
 
 
 class View(Protocol):
-    """Where a run is shown: live on a terminal, in lines elsewhere, or not at all."""
+    """Shows the progress of a run."""
 
     def say(self, text: str) -> None:
-        """A remark."""
+        """Show a remark."""
 
-    def show(self, moment: Moment) -> None:
-        """How things stand."""
+    def show(self, status: StepStatus) -> None:
+        """Show the current step."""
 
-    def judged(self, step: int, score: float, best: float, metric: str) -> None:
-        """A score on the validation pictures, and the best so far."""
+    def show_score(self, step: int, score: float, best: float, metric: str) -> None:
+        """Show a validation score, and the best so far."""
 
     def progress(self, label: str, done: int, total: int) -> None:
-        """How much is done of something other than steps."""
+        """Show the progress of anything but training steps."""
 
 
-class Silent:
+class SilentView:
     """Shows nothing."""
 
     def say(self, text: str) -> None:
         pass
 
-    def show(self, moment: Moment) -> None:
+    def show(self, status: StepStatus) -> None:
         pass
 
-    def judged(self, step: int, score: float, best: float, metric: str) -> None:
+    def show_score(self, step: int, score: float, best: float, metric: str) -> None:
         pass
 
     def progress(self, label: str, done: int, total: int) -> None:

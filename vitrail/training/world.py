@@ -1,4 +1,4 @@
-"""The processes of a run: one, or many under torchrun, which see the same batches together (DDP, FSDP2)."""
+"""The processes of a run: one, or several under torchrun that share each batch (DDP, FSDP2)."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from vitrail.errors import SpecError, TrainError, VitrailError, brief
-from vitrail.training import shard as parts
+from vitrail.training import shard as sharding
 
 T = TypeVar("T")
-CALLS = count()  # of what is done together, which every process numbers alike
-PATIENCE = timedelta(hours=1)  # with a process that is busy alone: the leader may look for duplicates for long
+CALLS = count()  # numbers the calls of `fail_together`, alike on every process
+TIMEOUT = timedelta(hours=1)  # rank 0 may search for duplicates while the others wait
 
 
 class World(NamedTuple):
-    """This process among all of them."""
+    """The rank of this process, the number of processes, and its device."""
 
     rank: int = 0
     size: int = 1
     device: torch.device = torch.device("cpu")
     local_size: int = 1
-    """The processes on this machine."""
+    """The number of processes on this machine."""
 
     @property
     def is_rank_zero(self) -> bool:
@@ -42,24 +42,24 @@ class World(NamedTuple):
         return self.rank == 0
 
     def barrier(self) -> None:
-        """Until all processes have come this far."""
+        """Wait for all processes."""
         if self.size > 1:
             dist.barrier()
 
     def all_reduce_sum(self, *values: float) -> list[float]:
-        """The sums over all processes."""
+        """Sum each value over all processes."""
         if self.size == 1:
             return list(values)
         numbers = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(numbers)
         return numbers.tolist()
 
-    def broadcast_flag(self, leader_says: bool) -> bool:
-        """What the leader says."""
-        return leader_says if self.size == 1 else self.all_reduce_sum(float(leader_says and self.is_rank_zero))[0] > 0
+    def broadcast_flag(self, flag: bool) -> bool:
+        """Return rank 0's flag on all processes."""
+        return flag if self.size == 1 else self.all_reduce_sum(float(flag and self.is_rank_zero))[0] > 0
 
     def all_gather(self, part: T) -> list[T]:
-        """Each process's part, in the order of ranks, for everybody."""
+        """Gather a value from each process, in the order of ranks."""
         if self.size == 1:
             return [part]
         gathered: list[Any] = [None] * self.size
@@ -67,146 +67,146 @@ class World(NamedTuple):
         return gathered
 
     def broadcast(self, value: Any) -> Any:
-        """The leader's value, for everybody."""
+        """Return rank 0's value on all processes."""
         if self.size == 1:
             return value
         box = [value]
         dist.broadcast_object_list(box)
         return box[0]
 
-    def on_rank_zero(self, choose: Callable[[], T]) -> T:
-        """What the leader finds, for everybody; the others wait."""
-        return self.broadcast(choose() if self.is_rank_zero else None)
+    def on_rank_zero(self, function: Callable[[], T]) -> T:
+        """Call a function on rank 0 only, and return its result on all processes."""
+        return self.broadcast(function() if self.is_rank_zero else None)
 
     def broadcast_tensors(self, tensors: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
-        """The leader's tensors, for everybody, one after the other: never all of them once more in memory."""
+        """Return rank 0's tensors on all processes, sent one by one to save memory."""
         if self.size == 1:
             return dict(tensors or {})
-        told = self.on_rank_zero(
+        headers = self.on_rank_zero(
             lambda: [(name, tensor.shape, tensor.dtype) for name, tensor in (tensors or {}).items()]
         )
-        shared = {}
-        for name, shape, dtype in told:
+        received = {}
+        for name, shape, dtype in headers:
             tensor = tensors[name].contiguous() if tensors and self.is_rank_zero else torch.empty(shape, dtype=dtype)
             dist.broadcast(tensor, 0)
-            shared[name] = tensor
-        return shared
+            received[name] = tensor
+        return received
 
 
-def join() -> World:
-    """This process's place, as torchrun's environment tells it; alone where there is none."""
+def init_world() -> World:
+    """Join the process group that torchrun's environment describes; without one, there is a single process."""
     cuda = torch.cuda.is_available()
     local = int(os.environ.get("LOCAL_RANK", "0"))
     device = torch.device("cuda", local) if cuda else torch.device("cpu")
-    if not _is_one_of_many():
+    if not _is_distributed():
         return World(device=device)
     if cuda:
         torch.cuda.set_device(device)
     if not dist.is_initialized():
-        store, rank, size = _meet()
-        # Numbers and words go by gloo in either case, so that they wait for no GPU.
+        store, rank, size = _rendezvous()
+        # Scalars and objects always use gloo, so that they never wait for a GPU.
         backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
-        atexit.register(leave)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+        atexit.register(destroy_group)
     return World(dist.get_rank(), dist.get_world_size(), device, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 @cache
-def _meet() -> tuple[Store, int, int]:
-    """The store in which the processes find each other, the rank, and their number.
+def _rendezvous() -> tuple[Store, int, int]:
+    """Return the store of the process group, the rank, and the number of processes.
 
-    torchrun keeps its store when it starts the processes again, and with it what the dead ones left there. So the
-    leader first gives those that live a word for their keys, by answering each one's own word.
+    torchrun keeps its store across restarts, with whatever dead processes left in it. So rank 0 first hands all live
+    processes a fresh key prefix, in answer to the unique token that each of them posts.
     """
     store, rank, size = next(rendezvous("env://"))
-    word = uuid.uuid4().hex
+    token = uuid.uuid4().hex
     if rank > 0:
-        store.set(f"vitrail/hello/{rank}", word)
-        word = store.get(f"vitrail/welcome/{word}").decode()
-        store.set(f"vitrail/here/{word}/{rank}", "")
-        return PrefixStore(word, store), rank, size
+        store.set(f"vitrail/hello/{rank}", token)
+        token = store.get(f"vitrail/welcome/{token}").decode()
+        store.set(f"vitrail/here/{token}/{rank}", "")
+        return PrefixStore(token, store), rank, size
     for other in range(1, size):
-        while not store.check([f"vitrail/here/{word}/{other}"]):
+        while not store.check([f"vitrail/here/{token}/{other}"]):
             if store.check([f"vitrail/hello/{other}"]):
-                store.set(f"vitrail/welcome/{store.get(f'vitrail/hello/{other}').decode()}", word)
+                store.set(f"vitrail/welcome/{store.get(f'vitrail/hello/{other}').decode()}", token)
             time.sleep(0.01)
-    return PrefixStore(word, store), rank, size
+    return PrefixStore(token, store), rank, size
 
 
-def leave() -> None:
-    """Let go of the other processes."""
+def destroy_group() -> None:
+    """Leave the process group."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def is_rank_zero() -> bool:
-    """Whether this process prints, as far as its environment tells."""
-    return os.environ.get("RANK", "0") == "0" or not _is_one_of_many()
+    """Whether this process prints, judging by its environment."""
+    return os.environ.get("RANK", "0") == "0" or not _is_distributed()
 
 
-def _is_one_of_many() -> bool:
+def _is_distributed() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
 @contextmanager
-def together() -> Iterator[None]:
-    """What goes wrong in one process ends all of them, with one message: the first one's. The others end in silence."""
-    if not _is_one_of_many():
+def fail_together() -> Iterator[None]:
+    """Let an error in one process end all of them; only the first one raises it, the others exit silently."""
+    if not _is_distributed():
         yield
         return
-    store, key = _meet()[0], f"failed/{next(CALLS)}"
+    store, key = _rendezvous()[0], f"failed/{next(CALLS)}"
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
         if not _is_first(store, key):
             raise SystemExit(2 if isinstance(error, VitrailError) else 1) from None
-        if _is_lost(error):
+        if _is_connection_error(error):
             raise TrainError(
-                "another process of this run has ended.",
+                "another process of this run has exited.",
                 got=brief(error).rpartition("] ")[2].partition(". ")[0].rstrip(".") + ".",
-                hint="the same command again: it goes on from the last checkpoint.",
+                hint="the same command again: it resumes from the last checkpoint.",
             ) from None
         raise
 
 
 def _is_first(store: Store, key: str) -> bool:
-    """Whether no other process has failed before; torchrun's store outlives all of them."""
+    """Whether no other process has failed before; torchrun's store outlives the processes."""
     try:
         return store.add(key, 1) == 1
-    except RuntimeError:  # the store is gone with the process that had it
+    except RuntimeError:  # the process that hosted the store is gone
         return False
 
 
-def _is_lost(error: BaseException) -> bool:
-    """Whether an error means that another process cannot be reached."""
+def _is_connection_error(error: BaseException) -> bool:
+    """Whether an error means that another process is unreachable."""
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
 
 
-def check_shard() -> None:
-    """Refuse to cut a model over a single process."""
+def check_can_shard() -> None:
+    """Refuse to shard a model with a single process."""
     if not dist.is_initialized():
         raise SpecError(
-            "--shard cuts the model over several processes.",
+            "--shard needs several processes.",
             got="one process.",
             hint="torchrun --nproc-per-node 2 -m -- vitrail train ... --shard, or no --shard.",
         )
 
 
-def spread(model: nn.Module, world: World, example: Tensor, *, shard: bool) -> nn.Module:
-    """The model as all processes train it: copies that average their gradients, or a copy that is cut in parts.
+def distribute(model: nn.Module, world: World, example: Tensor, *, shard: bool) -> nn.Module:
+    """Wrap a model for DDP, or shard a copy of it with FSDP2; return it unchanged for a single process.
 
-    `example` is a batch of any pictures.
+    `example` is any batch of images.
     """
     if shard:
-        return parts.cut(model)
+        return sharding.shard_model(model)
     if world.size == 1:
         return model
     from torch.nn.parallel import DistributedDataParallel
 
     device_ids = [world.device.index] if world.device.type == "cuda" else None
-    copies = DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True)
-    # DDP orders the gradients anew after its first step, and with them the sums of three processes and more. Done here,
-    # a run that goes on adds up as the one that was not interrupted.
-    copies(example.to(world.device)).sum().backward()
-    copies.zero_grad(set_to_none=True)
-    return copies
+    wrapped = DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True)
+    # DDP rebuilds its gradient buckets after the first step, which changes the order of sums over three or more
+    # processes. Doing that step here makes a resumed run sum like one that was not interrupted.
+    wrapped(example.to(world.device)).sum().backward()
+    wrapped.zero_grad(set_to_none=True)
+    return wrapped

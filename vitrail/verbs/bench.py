@@ -1,4 +1,4 @@
-"""Speed on this machine, side by side with what else is installed."""
+"""Benchmarks on this machine, side by side with other installed libraries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail import plug
-from vitrail.benchmark.compare import Bench
+from vitrail.benchmark.compare import BenchResult
 from vitrail.errors import SpecError
 
 WORKLOADS = "vitrail.benchmark.workload"
@@ -20,16 +20,16 @@ def bench(
     rounds: int = 5,
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
-) -> Bench:
-    """Run a workload: `machine`, `training` or `data`, each contender in turn, with medians, ratios and their spread.
+) -> BenchResult:
+    """Run a workload (`machine`, `training` or `data`) with its contenders in turns; return medians and ratios.
 
-    `options` are those of the workload: `workers` of data, `model` of training.
+    `options` depend on the workload: `workers` for data, `model` for training.
     """
     run = plug.load(WORKLOADS, workload).run
     unknown = [name for name in options if name not in run.__annotations__]
     if unknown:
         raise SpecError(
-            f"the workload {workload} has no such option.",
+            f"the workload {workload} does not have this option.",
             got=", ".join(f"{name}={options[name]}" for name in unknown) + ".",
             hint="vitrail bench --help.",
         )

@@ -1,4 +1,4 @@
-"""The main job on data that comes along."""
+"""The demo: training on a bundled dataset."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from vitrail.training.view import View
 from vitrail.verbs.train import Training, train
 
-# Digits must not be mirrored, and 8 x 8 pixels need no deep model.
+# Digits must not be flipped, and 8 x 8 pixels need no deep model.
 SETTINGS = (
     *("epochs=20", "batch_size=64", "model.depth=2"),
     *("augment.flip_rate=0.0", "augment.crop=resized", "augment.scale=[0.7, 1.0]"),
@@ -15,5 +15,5 @@ SETTINGS = (
 
 
 def demo(*, run: str | Path = "runs/demo", view: View | None = None) -> Training:
-    """Train on the embedded digits and judge the model on those that were put aside."""
+    """Train on scikit-learn's digits and test the model on held-out ones."""
     return train("digits", recipe="scratch", run=run, settings=SETTINGS, command="vitrail demo", view=view)

@@ -25,7 +25,7 @@ from vitrail.run.open import open_model
 from vitrail.run.predictions import PredictionRow, compare_rows, prediction_rows, summary_of
 from vitrail.run.predictor import calibration_of, labels_of, require_classifier
 from vitrail.training.evaluation import Outputs, infer
-from vitrail.training.splits import learned_from
+from vitrail.training.splits import was_trained_on
 from vitrail.training.world import World
 
 
@@ -97,7 +97,7 @@ def evaluate(
         changes=network.changes,
         skipped=skipped,
         split=split,
-        learned_from=split in {None, "train"} and learned_from(model, all_splits),
+        learned_from=split in {None, "train"} and was_trained_on(model, all_splits),
         compared=None if compare is None else compare_rows(evaluated[1][1], rows),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from vitrail.exports.tracing import Tracer
 from vitrail.run.golden import TOLERANCE
 from vitrail.run.open import open_verified
 from vitrail.run.predictor import calibration_of, require_classifier
-from vitrail.training.splits import learned_from
+from vitrail.training.splits import was_trained_on
 
 MAX_DROP = 0.5
 LIMIT = 2000
@@ -58,29 +58,21 @@ def export(
     """Write a model as ONNX, OpenVINO or torch.export into the folder `out`, and prove it on images.
 
     `data` are labelled images for the proof, at most `limit`. Part of them calibrate int8, unless `calibration` names
-    others. An export that loses more than `max_drop` points of accuracy is rejected.
-
-    `best` tries every installed format and precision and keeps the fastest within that limit. It takes at most
-    `minutes`, 5 by default: what does not fit is not tried, and the proof says so. Without `best` there is no time
-    limit by default.
-
-    `merge` merges that many pairs of patch tokens in each block: faster, less accurate. Returns the proof, which is
-    also saved as proof.json.
+    others. An export that loses more than `max_drop` points of accuracy is rejected. `best` tries every installed
+    format and precision and keeps the fastest within that limit. What does not fit in `minutes` is not tried, and the
+    proof says so: 5 by default for `best`, else no limit. `merge` merges that many pairs of patch tokens in each block:
+    faster, less accurate. Returns the proof, which is also saved as proof.json.
     """
     budget = Budget(BEST_MINUTES if best and minutes is None else minutes)
     choices = _choices(format, precision, best=best, has_images=data is not None or calibration is not None)
-    network = open_verified(model, weights)
-    if isinstance(network, ExportedModel):
-        raise ExportError(f"{model} is already an export.", got=f"{network.engine}.", hint="the run it came from.")
-    require_classifier(network)
-    if size is not None and tuple(size) != tuple(network.preprocess.size):
-        network = resize_model(network, size)
+    network = _open_network(model, weights, size)
     graph = Graph(prepare_for_export(network, merge=merge, dynamic=dynamic), input_dtype=input_dtype)
     form = "best" if best else "-".join(choices[0])
     name = _folder_name(model, form, merge=merge, size=size, dynamic=dynamic, input_dtype=input_dtype)
     out = Path(out or Path("exported") / name)
     with temporary_dir(out) as folder:
         log("Reading images")
+        time_limit = _image_budget(network, budget, len(choices)) if data is not None and limit > MIN_IMAGES else None
         images = load_images(
             network,
             str(model),
@@ -88,34 +80,30 @@ def export(
             calibration=calibration,
             limit=limit,
             calibrate=any(precision == "int8" for _, precision in choices),
-            time_limit=_image_budget(network, budget, len(choices))
-            if data is not None and limit > MIN_IMAGES
-            else None,
+            time_limit=time_limit,
             progress=progress,
         )
         if not best:
             check_format(*choices[0], images)
-        logits, seconds_per_image = _evaluate_pytorch(network, images, budget, log, progress)
-        context = BuildContext(
-            tracer=Tracer(graph, dynamic=dynamic),
-            images=images,
-            logits=logits,
-            seconds_per_image=seconds_per_image,
-            max_drop=max_drop / 100,
-            merge=merge,
-            budget=budget,
-            log=log,
-            progress=progress,
-        )
+        context = _evaluate_pytorch(network, Tracer(graph, dynamic=dynamic), images, budget, log, progress)
+        context = replace(context, max_drop=max_drop / 100, merge=merge)
         winner, proof = _find_fastest(context, network, choices, folder, prefer, seconds)
-        proof = {
-            "path": str(out / winner.file.name),
-            **proof,
-            "other_size": _check_other_size(network, winner) if dynamic else None,
-            "learned_from": _trained_on(model, data),
-        }
+        proof = {"path": str(out / winner.file.name), **proof}
+        proof["other_size"] = _check_other_size(network, winner) if dynamic else None
+        proof["learned_from"] = _trained_on(model, data)
         save_package(winner, out, images, proof)
     return proof
+
+
+def _open_network(model: str | Path, weights: str | Path | None, size: tuple[int, int] | None) -> Any:
+    """The PyTorch model to export, for images of `size`."""
+    network = open_verified(model, weights)
+    if isinstance(network, ExportedModel):
+        raise ExportError(f"{model} is already an export.", got=f"{network.engine}.", hint="the run it came from.")
+    require_classifier(network)
+    if size is not None and tuple(size) != tuple(network.preprocess.size):
+        return resize_model(network, size)
+    return network
 
 
 def _image_budget(network: Any, budget: Budget, num_choices: int) -> ImageBudget | None:
@@ -132,12 +120,21 @@ def _image_budget(network: Any, budget: Budget, num_choices: int) -> ImageBudget
 
 
 def _evaluate_pytorch(
-    network: Any, images: ExportImages, budget: Budget, log: Log, progress: Progress | None
-) -> tuple[torch.Tensor, float]:
+    network: Any, tracer: Tracer, images: ExportImages, budget: Budget, log: Log, progress: Progress | None
+) -> BuildContext:
+    """Compute the logits that exports are compared with."""
     log(f"Evaluating PyTorch on {images.origin}")
     start = budget.elapsed()
     logits = compute_logits(network, images.proof_pixels, progress)
-    return logits, (budget.elapsed() - start) / len(logits)
+    return BuildContext(
+        tracer=tracer,
+        images=images,
+        logits=logits,
+        seconds_per_image=(budget.elapsed() - start) / len(logits),
+        budget=budget,
+        log=log,
+        progress=progress,
+    )
 
 
 def _find_fastest(
@@ -188,7 +185,7 @@ def _folder_name(
 def _trained_on(model: str | Path, data: str | Path | None) -> bool:
     """Whether a run was trained on part of the proof images: on data without splits, which it split itself."""
     source = None if data is None else open_data(data)
-    return source is not None and not source.split_names and learned_from(model, source)
+    return source is not None and not source.split_names and was_trained_on(model, source)
 
 
 def _check_other_size(network: Any, build: Build) -> dict[str, Any]:

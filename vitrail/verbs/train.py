@@ -1,4 +1,4 @@
-"""From pictures to the best model that this machine can give within the time that the user has."""
+"""Train the best classifier possible in the time that the user has."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from vitrail.run import directory
 from vitrail.run.predictions import PREDICTIONS, SUMMARY, PredictionRow, read_predictions, suspects, write_predictions
 from vitrail.training import world as processes
 from vitrail.training.clock import Timing
-from vitrail.training.dry_run import Rates, few_of, forecast, one_step, try_rates
+from vitrail.training.dry_run import LrSearch, forecast, limit_to_one_step, sample_splits, search_lr
 from vitrail.training.finish import finish_run
-from vitrail.training.settings import LENGTHS, Common
-from vitrail.training.splits import SCAN_SHARE, Splits, fingerprint, make_splits
+from vitrail.training.settings import LENGTHS, CommonSettings
+from vitrail.training.splits import SCAN_FRACTION, Splits, fingerprint, make_splits
 from vitrail.training.task import Task
 from vitrail.training.tensorboard import writer_class
-from vitrail.training.view import Silent, View
+from vitrail.training.view import SilentView, View
 from vitrail.training.world import World
 from vitrail.weights.source import load_weights
 
 RECIPES = "vitrail.training.recipe"
-MINUTES = 10.0  # that a run takes if no length is told
-MODEL_WORD = "model."
-PARTS = "parts.json"
+DEFAULT_MINUTES = 10.0
+MODEL_PREFIX = "model."
+FOLD_NUMBERS = "parts.json"
 
 
 class Training(NamedTuple):
-    """What a run came to: where it is, what was done, and the scores on pictures that it did not learn from."""
+    """The result of a run: its directory, what was done, and the scores on held-out images."""
 
     run: Path
     recipe: str
@@ -56,12 +56,12 @@ class Training(NamedTuple):
     story: tuple[str, ...]
     seconds_by_phase: dict[str, float] | None = None
     images_per_second: dict[str, float] | None = None
-    """The forecast, and what was measured."""
+    """`forecast` and `measured`."""
     folds: dict[str, Any] | None = None
-    """Of a run in folds: how often pictures were told right by models that had not seen them."""
+    """With `folds`: the out-of-fold scores."""
 
 
-@processes.together()
+@processes.fail_together()
 def train(
     data: str | Path | Source,
     *,
@@ -80,37 +80,36 @@ def train(
     command: str = "vitrail.train(...)",
     view: View | None = None,
 ) -> Training:
-    """Train a classifier on data of any layout and keep it, with all that belongs to it, in the directory `run`.
+    """Train a classifier on data of any layout and save it in the run directory `run`.
 
-    `settings` are words `key=value` for fields of the recipe, or of the model if they begin with `model.`. The same
-    call again goes on with a run that was interrupted, and only tells the result of one that has ended. With `dry_run`
-    a few pictures go through everything, nothing is kept, and the story is a forecast. With `folds` as many more models
-    are trained, each without a part of the pictures, so that each picture is judged by one that has not seen it.
-    Without `report` there is no page at the end, for runs that nobody will look at.
+    `settings` are `key=value` overrides for the recipe, or for the model if they start with `model.`. The same call
+    resumes an interrupted run, and returns the result of a finished one. With `dry_run`, a few images go through
+    everything, nothing is saved, and `story` is a forecast. `folds` trains that many more models, each without one
+    fold, so that each image is predicted by a model that has not seen it. `report=False` skips the HTML report.
     """
     started = time.monotonic()
-    world = processes.join()
+    world = processes.init_world()
     if shard:
-        processes.check_shard()
-    view = view if view is not None and world.is_rank_zero else Silent()
-    asked = ask(data, model, weights, recipe, minutes, settings, seed, data_dir)
-    divided = None if folds is None else foldable(asked.source, folds)
+        processes.check_can_shard()
+    view = view if view is not None and world.is_rank_zero else SilentView()
+    request = parse_request(data, model, weights, recipe, minutes, settings, seed, data_dir)
+    fold_table = None if folds is None else foldable(request.source, folds)
     if dry_run:
-        return _dry_run(asked, view)
-    path = Path(run) if run is not None else Path("runs") / f"{Path(asked.source.origin).stem or 'data'}-{recipe}"
-    _check_place(path, asked.source)
-    how = How(view, world, shard, command)
-    if divided is None or folds is None:
-        return _train(asked, path, how, started=started, report=report)
-    asked = asked.shared_among(folds + 1)
-    result = _train(asked, path, how, started=started, report=report)
+        return _dry_run(request, view)
+    path = Path(run) if run is not None else Path("runs") / f"{Path(request.source.origin).stem or 'data'}-{recipe}"
+    _check_run_path(path, request.source)
+    context = RunContext(view, world, shard, command)
+    if fold_table is None or folds is None:
+        return _train(request, path, context, started=started, report=report)
+    request = request.divide_minutes(folds + 1)
+    result = _train(request, path, context, started=started, report=report)
     if world.on_rank_zero(lambda: not (path / SUMMARY).is_file()):
-        raise RunError(f"{path} was trained by an earlier version.", got="no account of it.", hint="another --run.")
-    return result._replace(folds=_train_folds(asked, divided, folds, path, how, report=report))
+        raise RunError(f"{path} was trained by an earlier version.", got=f"no {SUMMARY}.", hint="another --run.")
+    return result._replace(folds=_train_folds(request, fold_table, folds, path, context, report=report))
 
 
-class How(NamedTuple):
-    """What all runs of a call have in common."""
+class RunContext(NamedTuple):
+    """What all runs of one call share."""
 
     view: View
     world: World
@@ -118,55 +117,58 @@ class How(NamedTuple):
     command: str
 
 
-def _train(asked: Asked, path: Path, how: How, *, started: float, report: bool) -> Training:
-    """One run: begun, gone on with, or, if it has ended, told."""
-    view, world = how.view, how.world
+def _train(request: TrainRequest, path: Path, context: RunContext, *, started: float, report: bool) -> Training:
+    """Start or resume a run, or return the result if it has finished."""
+    view, world = context.view, context.world
     with directory.claim(path) if world.is_rank_zero else nullcontext():
-        before = world.on_rank_zero(lambda: directory.stored_config(path))
-        other = before is not None and before["request"] != asked.words
-        if other and world.on_rank_zero(lambda: directory.discard_unstarted(path)):
-            before = None  # asked for in other words, but nothing had come of it
-        if before is not None:
-            directory.check_same(path, before["request"], asked.words)
+        stored = world.on_rank_zero(lambda: directory.stored_config(path))
+        differs = stored is not None and stored["request"] != request.fields
+        if differs and world.on_rank_zero(lambda: directory.discard_unstarted(path)):
+            stored = None  # another request, but it never started training
+        if stored is not None:
+            directory.check_same(path, stored["request"], request.fields)
             result = world.on_rank_zero(lambda: directory.read_result(path))
             if result is not None:
                 if report:
-                    view.say("This run has ended before; here is its result. For another, give --run a new folder.")
+                    view.say("This run has already finished; here is its result. For a new run, choose another --run.")
                 if report and world.is_rank_zero and (path / SUMMARY).is_file() and not (path / REPORT).is_file():
-                    write_report(path, asked.source)
+                    write_report(path, request.source)
                 return Training(**{**result, "run": path, "story": tuple(result["story"])})
-        config = before or {"request": asked.words, "command": how.command}
-        sets = _sets(asked, view, world, config.setdefault("decisions", {}))
+        config = stored or {"request": request.fields, "command": context.command}
+        splits = _make_splits(request, view, world, config.setdefault("decisions", {}))
         if world.is_rank_zero:
             directory.write_config(path, config)
-        task = asked.task(path, sets, view, world, config=config, shard=how.shard, timing=Timing(started=started))
+        timing = Timing(started=started)
+        task = request.make_task(path, splits, view, world, config=config, shard=context.shard, timing=timing)
         try:
-            outcome = plug.load(RECIPES, asked.recipe).train(task)
+            outcome = plug.load(RECIPES, request.recipe).train(task)
         except KeyboardInterrupt as stop:
-            if str(stop):  # it says what was saved
+            if str(stop):  # the message says what was saved
                 raise
-            raise KeyboardInterrupt("Nothing was kept yet: the same command begins anew.") from None
-        result = finish_run(task, asked.recipe, outcome)
-        if report and world.is_rank_zero:  # last: a report can be made again, and must never cost a model
+            raise KeyboardInterrupt("Nothing was saved yet; the same command starts again.") from None
+        result = finish_run(task, request.recipe, outcome)
+        if report and world.is_rank_zero:  # last: it can be written again, and must never cost a model
             view.say("Writing the report.")
-            write_report(path, asked.source, model=outcome.model.eval())
+            write_report(path, request.source, model=outcome.model.eval())
         return Training(run=path, **result)
 
 
-def _train_folds(asked: Asked, table: Table, folds: int, path: Path, how: How, *, report: bool) -> dict[str, Any]:
-    """A run for each fold, without its pictures; then what they say to them, all together."""
-    view, world = how.view, how.world
-    numbers = world.on_rank_zero(lambda: _parts(asked, table, folds, path / "folds"))
+def _train_folds(
+    request: TrainRequest, table: Table, folds: int, path: Path, context: RunContext, *, report: bool
+) -> dict[str, Any]:
+    """Train one run per fold, without its images, and collect their predictions for them."""
+    view, world = context.view, context.world
+    numbers = world.on_rank_zero(lambda: _assign_folds(request, table, folds, path / "folds"))
     scores, rows, seconds = [], [], 0.0
     for number, part in enumerate(fold_tables(table, numbers, folds), 1):
         view.say(f"Fold {number} of {folds}.")
-        place = path / "folds" / str(number)
-        result = _train(asked.of(part), place, how, started=time.monotonic(), report=False)
+        fold_path = path / "folds" / str(number)
+        result = _train(request.with_source(part), fold_path, context, started=time.monotonic(), report=False)
         assert result.test is not None
         seconds += result.seconds
         scores.append(next(value for key, value in result.test.items() if key in {"top1", "map"}))
-        rows += world.on_rank_zero(partial(_fold_rows, place, number))
-    found = {
+        rows += world.on_rank_zero(partial(_fold_rows, fold_path, number))
+    summary = {
         "k": folds,
         "scores": scores,
         "mean": fmean(scores),
@@ -177,76 +179,77 @@ def _train_folds(asked: Asked, table: Table, folds: int, path: Path, how: How, *
     }
     if world.is_rank_zero:
         write_predictions(path / OUT_OF_FOLD, rows)
-        directory.write_json(path / directory.FOLDS, found)
+        directory.write_json(path / directory.FOLDS, summary)
         if report:
-            write_report(path, asked.source)
-    return found
+            write_report(path, request.source)
+    return summary
 
 
-def _parts(asked: Asked, table: Table, folds: int, place: Path) -> NDArray[np.int64]:
-    """The fold of each picture, chosen once for a run: whether there is time to look for duplicates may change."""
-    kept = place / PARTS
-    if not kept.is_file():
-        minutes = asked.settings.minutes
-        seen = scan_source(table, seconds=None if minutes is None else minutes * 60 * SCAN_SHARE)
-        numbers = fold_numbers(table, folds, seed=asked.settings.seed, scans=seen)
-        place.mkdir(exist_ok=True)
-        directory.write_json(kept, {"folds": folds, "data": fingerprint(table), "parts": numbers.tolist()})
+def _assign_folds(request: TrainRequest, table: Table, folds: int, folder: Path) -> NDArray[np.int64]:
+    """Assign images to folds once per run: whether there is time to search for duplicates may change later."""
+    file = folder / FOLD_NUMBERS
+    if not file.is_file():
+        minutes = request.settings.minutes
+        scans = scan_source(table, seconds=None if minutes is None else minutes * 60 * SCAN_FRACTION)
+        numbers = fold_numbers(table, folds, seed=request.settings.seed, scans=scans)
+        folder.mkdir(exist_ok=True)
+        directory.write_json(file, {"folds": folds, "data": fingerprint(table), "parts": numbers.tolist()})
     try:
-        told = json.loads(kept.read_text(encoding="utf-8"))
-        parts, same = np.array(told["parts"], dtype=np.int64), (told["folds"], told["data"])
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        numbers, origin = np.array(stored["parts"], dtype=np.int64), (stored["folds"], stored["data"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{kept} cannot be read.", got=brief(error), hint="another --run.") from None
-    if same != (folds, fingerprint(table)):
+        raise RunError(f"{file} cannot be read.", got=brief(error), hint="another --run.") from None
+    if origin != (folds, fingerprint(table)):
         raise RunError(
-            f"{place} holds other folds.", got=f"{told['folds']} folds then, {folds} now.", hint="another --run."
+            f"{folder} holds other folds.", got=f"{stored['folds']} folds then, {folds} now.", hint="another --run."
         )
-    return parts
+    return numbers
 
 
-def _fold_rows(place: Path, number: int) -> list[PredictionRow]:
-    """What a fold's model says to the pictures that it was trained without."""
-    rows = read_predictions(place / PREDICTIONS)
+def _fold_rows(fold_path: Path, number: int) -> list[PredictionRow]:
+    """The predictions of a fold's model for the images of that fold."""
+    rows = read_predictions(fold_path / PREDICTIONS)
     return [row._replace(split=f"fold {number}") for row in rows if row.split == "test"]
 
 
-class Asked(NamedTuple):
-    """A request that has been understood: everything that can be wrong with its words has been told."""
+class TrainRequest(NamedTuple):
+    """A validated request to train."""
 
     source: Source
-    settings: Common
+    settings: CommonSettings
     recipe: str
     new_model: Callable[..., Any]
     has_weights: bool
-    free: bool
-    words: dict[str, Any]
+    can_choose_model: bool
+    fields: dict[str, Any]
+    """The request as stored in config.yaml."""
 
-    def shared_among(self, num: int) -> Asked:
-        """The same request with a part of the minutes, where there are any."""
+    def divide_minutes(self, num: int) -> TrainRequest:
+        """Return the request with its minutes divided by `num`."""
         if self.settings.minutes is None:
             return self
         return self._replace(settings=self.settings.override({"minutes": self.settings.minutes / num}))
 
-    def of(self, source: Source) -> Asked:
-        """The same request of other pictures."""
-        return self._replace(source=source, words={**self.words, "data_fingerprint": fingerprint(source)})
+    def with_source(self, source: Source) -> TrainRequest:
+        """Return the request for other data."""
+        return self._replace(source=source, fields={**self.fields, "data_fingerprint": fingerprint(source)})
 
-    def task(self, path: Path, sets: Splits, view: View, world: World, **fields: Any) -> Task:
-        """The run as its recipe meets it."""
+    def make_task(self, path: Path, splits: Splits, view: View, world: World, **fields: Any) -> Task:
+        """Create the task for the recipe."""
         return Task(
             run=path,
-            sets=sets,
+            splits=splits,
             settings=self.settings,
             new_model=self.new_model,
             has_weights=self.has_weights,
-            free=self.free,
+            can_choose_model=self.can_choose_model,
             view=view,
             world=world,
             **fields,
         )
 
 
-def ask(
+def parse_request(
     data: str | Path | Source,
     model: str | None,
     weights: str | Path | None,
@@ -255,30 +258,30 @@ def ask(
     settings: Sequence[str],
     seed: int,
     data_dir: str | Path | None,
-) -> Asked:
-    """Understand a request, or say what is wrong with it."""
-    chosen = parse_settings(recipe, settings, minutes=minutes, seed=seed, has_weights=weights is not None)
+) -> TrainRequest:
+    """Validate a request."""
+    parsed = parse_settings(recipe, settings, minutes=minutes, seed=seed, has_weights=weights is not None)
     source = data if isinstance(data, Source) else open_data(data, data_dir=data_dir)
     if weights is None and getattr(plug.load(RECIPES, recipe), "NEEDS_WEIGHTS", False):
         raise WeightsError(
-            f"the recipe {recipe} needs pretrained weights: it only reads what a model has learned before.",
+            f"the recipe {recipe} needs pretrained weights: it trains only a classifier on their features.",
             got="no --weights.",
             hint="--weights FILE, or --recipe scratch.",
         )
-    model_words = [word.removeprefix(MODEL_WORD) for word in settings if word.startswith(MODEL_WORD)]
-    new_model = model_maker(source, model, weights, model_words, chosen.seed)
-    new_model(num_classes=max(2, len(source.classes)))  # what is wrong with the model is told before anything is begun
-    words = {
+    model_overrides = [word.removeprefix(MODEL_PREFIX) for word in settings if word.startswith(MODEL_PREFIX)]
+    new_model = make_model_factory(source, model, weights, model_overrides, parsed.seed)
+    new_model(num_classes=max(2, len(source.classes)))  # so that errors in the model are raised before anything starts
+    fields = {
         "data": source.origin if isinstance(data, Source) else str(data),
         "model": model,
         "weights": None if weights is None else str(weights),
         "recipe": recipe,
-        "settings": chosen.model_dump(mode="json"),
-        "model_settings": model_words,
+        "settings": parsed.model_dump(mode="json"),
+        "model_settings": model_overrides,
         "data_fingerprint": fingerprint(source),
     }
-    free = model is None and not model_words
-    return Asked(source, chosen, recipe, new_model, weights is not None, free, words)
+    can_choose_model = model is None and not model_overrides
+    return TrainRequest(source, parsed, recipe, new_model, weights is not None, can_choose_model, fields)
 
 
 def find_lr(
@@ -291,72 +294,84 @@ def find_lr(
     seed: int = 0,
     data_dir: str | Path | None = None,
     view: View | None = None,
-) -> Rates:
-    """Try ever higher learning rates on a few batches, and tell which suits; nothing is kept."""
-    asked = ask(data, model, weights, recipe, None, settings, seed, data_dir)
+) -> LrSearch:
+    """Find a learning rate by raising it over a few batches; nothing is saved."""
+    request = parse_request(data, model, weights, recipe, None, settings, seed, data_dir)
+    view = view or SilentView()
     with tempfile.TemporaryDirectory(prefix="vitrail-") as folder:
-        task = asked.task(Path(folder), _sets(asked, view or Silent(), World()), view or Silent(), World())
-        return try_rates(task)
+        return search_lr(request.make_task(Path(folder), _make_splits(request, view, World()), view, World()))
 
 
-def _dry_run(asked: Asked, view: View) -> Training:
-    """A few pictures of each class through everything, in a directory that is thrown away."""
+def _dry_run(request: TrainRequest, view: View) -> Training:
+    """Run everything on a few images per class, in a temporary directory."""
     started = time.monotonic()
-    sets = _sets(asked, view, World())
+    splits = _make_splits(request, view, World())
     with tempfile.TemporaryDirectory(prefix="vitrail-") as folder:
-        small = asked._replace(settings=one_step(asked.settings))
-        task = small.task(Path(folder), few_of(sets), Silent(), World(), timing=Timing(started=started))
-        ended = finish_run(task, asked.recipe, plug.load(RECIPES, asked.recipe).train(task))
-        return Training(run=Path("(nothing kept)"), **{**ended, "story": forecast(task, asked.settings, sets)})
+        small = request._replace(settings=limit_to_one_step(request.settings))
+        task = small.make_task(
+            Path(folder), sample_splits(splits), SilentView(), World(), timing=Timing(started=started)
+        )
+        result = finish_run(task, request.recipe, plug.load(RECIPES, request.recipe).train(task))
+        return Training(run=Path("(nothing saved)"), **{**result, "story": forecast(task, request.settings, splits)})
 
 
-def parse_settings(recipe: str, words: Sequence[str], *, minutes: float | None, seed: int, has_weights: bool) -> Common:
-    """The recipe's settings, with `key=value` words applied; without a length, ten minutes."""
+def parse_settings(
+    recipe: str, overrides: Sequence[str], *, minutes: float | None, seed: int, has_weights: bool
+) -> CommonSettings:
+    """Apply `key=value` overrides to the recipe's settings; the default length is ten minutes."""
     module = plug.load(RECIPES, recipe)
     spec = module.spec(has_weights=has_weights) if hasattr(module, "spec") else module.Spec
-    own = [word for word in words if not word.startswith(MODEL_WORD)]
-    settings: Common = spec().override_words(own)
-    told: dict[str, Any] = {"seed": seed} if seed else {}
+    recipe_overrides = [word for word in overrides if not word.startswith(MODEL_PREFIX)]
+    settings: CommonSettings = spec().override_words(recipe_overrides)
+    fields: dict[str, Any] = {"seed": seed} if seed else {}
     if minutes is not None:
-        told["minutes"] = minutes
-    settings = settings.override(told)
+        fields["minutes"] = minutes
+    settings = settings.override(fields)
     if all(getattr(settings, name, None) is None for name in LENGTHS):
-        settings = settings.override({"minutes": MINUTES})
+        settings = settings.override({"minutes": DEFAULT_MINUTES})
     if getattr(settings, "tensorboard", False):
         writer_class()
     return settings
 
 
-def model_maker(
-    source: Source, model: str | None, weights: str | Path | None, words: Sequence[str], seed: int
+def make_model_factory(
+    source: Source, model: str | None, weights: str | Path | None, overrides: Sequence[str], seed: int
 ) -> Callable[..., Any]:
-    """How to make the model, by the shapes of the weights where no name is told."""
+    """Return a function that creates the model; without a name, it is inferred from the weights or the data."""
     if model is None and weights is not None:
-        model = matching.only_name(str(weights), load_weights(weights), hint="--model {name}, if it is that one.")
+        model = matching.only_name(str(weights), load_weights(weights), hint="--model {name}, if that is the one.")
     elif model is None:
         model = plug.load(RECIPES, "scratch").suggest(source)
-    asked_for = str(model)
-    spec = catalogue.spec_named(asked_for).override_words(words)
-    fields = {key: getattr(spec, key) for key in (word.partition("=")[0].partition(".")[0] for word in words)}
+    default_name = str(model)
+    spec = catalogue.spec_named(default_name).override_words(overrides)
+    fields = {key: getattr(spec, key) for key in (word.partition("=")[0].partition(".")[0] for word in overrides)}
 
-    def new_model(*, name: str = asked_for, **more: Any) -> Any:
+    def new_model(*, name: str = default_name, **more: Any) -> Any:
         torch.manual_seed(seed)
-        made = catalogue.create_model(name, weights=weights, **{**fields, **more})
-        made.preprocess = made.preprocess or Preprocess(size=made.spec.image_size)
-        return made
+        network = catalogue.create_model(name, weights=weights, **{**fields, **more})
+        network.preprocess = network.preprocess or Preprocess(size=network.spec.image_size)
+        return network
 
     return new_model
 
 
-def _sets(asked: Asked, view: View, world: World, chosen: dict[str, Any] | None = None) -> Splits:
-    """The pictures; a recipe that validates by itself learns from all that are not for judging."""
-    recipe = plug.load(RECIPES, asked.recipe)
-    own, check = (getattr(recipe, name, False) for name in ("OWN_VALIDATION", "CHECKS"))
-    return make_splits(asked.source, asked.settings, view, world, hold=not own, check=check, chosen=chosen)
+def _make_splits(request: TrainRequest, view: View, world: World, decisions: dict[str, Any] | None = None) -> Splits:
+    """Make the splits; a recipe that cross-validates trains on all training images."""
+    recipe = plug.load(RECIPES, request.recipe)
+    cross_validates, check = (getattr(recipe, name, False) for name in ("CROSS_VALIDATES", "CHECKS_DATA"))
+    return make_splits(
+        request.source,
+        request.settings,
+        view,
+        world,
+        allow_hold_out=not cross_validates,
+        check=check,
+        decisions=decisions,
+    )
 
 
-def _check_place(path: Path, source: Source) -> None:
+def _check_run_path(path: Path, source: Source) -> None:
     if source.root is not None and source.root.is_dir() and path.resolve().is_relative_to(source.root.resolve()):
         raise RunError(
-            "the run would lie inside the data, which is never written to.", got=f"{path}.", hint="another --run."
+            "the run would be inside the data, which is never written to.", got=f"{path}.", hint="another --run."
         )

@@ -1,4 +1,4 @@
-"""Images per second, from files to batches of 224 px: Vitrail, timm's loader, and a plain loop with Pillow."""
+"""Images per second from files to batches of 224 px: Vitrail, timm's loader, and a plain Pillow loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vitrail.benchmark.compare import Bench, Contender, hardware, take_turns
+from vitrail.benchmark.compare import BenchResult, Contender, hardware, take_turns
 from vitrail.data.cache import PixelCache
 from vitrail.data.find import open_data
 from vitrail.data.loader import Loader
@@ -21,18 +21,18 @@ from vitrail.data.table import Table
 from vitrail.data.transform import Preprocess
 from vitrail.errors import DataError
 
-BATCH = 64
+BATCH_SIZE = 64
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 PREPROCESS = Preprocess(size=(224, 224), crop=0.9, mean=MEAN, std=STD)
-RESIZED = 248
+RESIZED_SIDE = 248
 CACHE_GB = 8.0
 PILLOW = "pillow loop"
 
 
 def run(
     data: str | None, *, workers: int = 2, rounds: int = 5, progress: Callable[[int, int], None] | None = None
-) -> Bench:
-    """Measure on a folder of class folders, each contender over all of its pictures once a round."""
+) -> BenchResult:
+    """Measure on a folder of class folders; each contender reads all images once per round."""
     if data is None:
         raise DataError("this workload reads a folder of images.", got="no DATA.", hint="a folder of class folders.")
     source = open_data(data)
@@ -43,8 +43,8 @@ def run(
     paths = [root / name for name in source.names]
     with tempfile.TemporaryDirectory(prefix="vitrail-bench-") as folder:
         cache = PixelCache(form(PREPROCESS, None), limit_gb=CACHE_GB, folder=Path(folder))
-        plain = Loader(source=source, preprocess=PREPROCESS, batch_size=BATCH, workers=workers)
-        cached = Loader(source=source, preprocess=PREPROCESS, batch_size=BATCH, workers=workers, cache=cache)
+        plain = Loader(source=source, preprocess=PREPROCESS, batch_size=BATCH_SIZE, workers=workers)
+        cached = Loader(source=source, preprocess=PREPROCESS, batch_size=BATCH_SIZE, workers=workers, cache=cache)
         contenders: dict[str, Contender] = {
             "vitrail": lambda: _speed(batch.images for batch in plain.epoch()),
             "vitrail, warm cache": lambda: _speed(batch.images for batch in cached.epoch()),
@@ -54,15 +54,15 @@ def run(
             loader = _timm_loader(root, workers)
             _speed(images for images, _ in loader)
             contenders["timm"] = lambda: _speed(images for images, _ in loader)
-        except Exception as error:  # noqa: BLE001 - a peer that is not there, or that fails in its own way
+        except Exception as error:  # noqa: BLE001 - timm is missing, or fails in some way
             absent.append(f"timm: {error}")
-        for contender in contenders.values():  # the cache is filled, workers are started, files are in memory
+        for contender in contenders.values():  # fill the cache, start workers, load files into memory
             contender()
         reference = "timm" if "timm" in contenders else PILLOW
         rows = take_turns(contenders, reference=reference, unit="images/s", rounds=rounds, progress=progress)
         cache.close()
-    setting = {"images": len(source), "size": 224, "batch": BATCH, "workers": workers, "rounds": rounds, "seed": 0}
-    return Bench("data", setting, hardware(), reference, rows, tuple(absent))
+    setting = {"images": len(source), "size": 224, "batch": BATCH_SIZE, "workers": workers, "rounds": rounds, "seed": 0}
+    return BenchResult("data", setting, hardware(), reference, rows, tuple(absent))
 
 
 def _speed(batches: Iterable[Any]) -> float:
@@ -73,15 +73,15 @@ def _speed(batches: Iterable[Any]) -> float:
 
 
 def _pillow_batches(paths: list[Path]) -> Iterator[torch.Tensor]:
-    """What one writes by hand: open, convert, resize the short side, crop, scale, stack."""
+    """A loop as one writes it by hand: open, convert, resize, crop, normalise, stack."""
     mean, std = (np.array(values, dtype=np.float32) for values in (MEAN, STD))
-    for start in range(0, len(paths), BATCH):
+    for start in range(0, len(paths), BATCH_SIZE):
         batch = []
-        for path in paths[start : start + BATCH]:
+        for path in paths[start : start + BATCH_SIZE]:
             with Image.open(path) as file:
                 image = file.convert("RGB")
-            scale = RESIZED / min(image.size)
-            width, height = (max(RESIZED, int(side * scale)) for side in image.size)
+            scale = RESIZED_SIDE / min(image.size)
+            width, height = (max(RESIZED_SIDE, int(side * scale)) for side in image.size)
             image = image.resize((width, height), Image.Resampling.BICUBIC)
             left, top = (width - 224) // 2, (height - 224) // 2
             pixels = np.asarray(image.crop((left, top, left + 224, top + 224)), dtype=np.float32) / 255
@@ -90,8 +90,8 @@ def _pillow_batches(paths: list[Path]) -> Iterator[torch.Tensor]:
 
 
 def _timm_loader(root: Path, workers: int) -> Any:
-    """timm's own loader with its evaluation transform, and as many worker processes as Vitrail has threads."""
-    # torchvision has no CPU build beside this torch: its two missing operators are named, never called.
+    """timm's loader with its evaluation transform, and as many processes as Vitrail has threads."""
+    # torchvision has no CPU build for this torch: its two missing operators are declared, never called.
     library: Any = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     for name in ("nms", "qnms"):
         if not hasattr(torch.ops.torchvision, name):
@@ -101,7 +101,7 @@ def _timm_loader(root: Path, workers: int) -> Any:
     return create_loader(
         ImageDataset(str(root)),
         input_size=(3, 224, 224),
-        batch_size=BATCH,
+        batch_size=BATCH_SIZE,
         use_prefetcher=False,
         interpolation="bicubic",
         mean=MEAN,

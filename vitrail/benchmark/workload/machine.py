@@ -1,4 +1,4 @@
-"""What this machine computes fast, and what Vitrail therefore does on it."""
+"""The speed of this machine's number formats and memory, and what Vitrail therefore does on it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from functools import partial
 import torch
 
 from vitrail import machine
-from vitrail.benchmark.compare import Bench, hardware, take_turns
+from vitrail.benchmark.compare import BenchResult, hardware, take_turns
 
 REFERENCE = "products in float32"
 
 
-def run(data: str | None = None, *, rounds: int = 5, progress: Callable[[int, int], None] | None = None) -> Bench:
-    """Products in each number format and memory copies, in turns; `data` is not needed."""
+def run(data: str | None = None, *, rounds: int = 5, progress: Callable[[int, int], None] | None = None) -> BenchResult:
+    """Measure matrix products in each number format, and memory copies; `data` is ignored."""
     del data
-    absent = [f"{dtype}: no such product here" for dtype in machine.DTYPES if machine.matmul_rate(dtype) is None]
+    absent = [f"{dtype}: not supported here" for dtype in machine.DTYPES if machine.matmul_rate(dtype) is None]
     rows = take_turns(
         {
             f"products in {dtype}": partial(_gigaflops, dtype)
@@ -35,7 +35,7 @@ def run(data: str | None = None, *, rounds: int = 5, progress: Callable[[int, in
         "matrix_side": machine.SIDE,
         "rounds": rounds,
     }
-    return Bench("machine", setting, hardware(), REFERENCE, (*rows, *copies), tuple(absent), machine.choices())
+    return BenchResult("machine", setting, hardware(), REFERENCE, (*rows, *copies), tuple(absent), machine.choices())
 
 
 def _gigaflops(dtype: str) -> float:

@@ -39,7 +39,7 @@ def draw(model: Any, sample: Sample | None) -> Drawing:
             axis.plot(fractions, mean, style, label=f"{name}: {area:.3f}")
             rows.append((kind, name, f"{area:.4f}", len(of_method)))
         axis.set(xlabel=f"fraction of patches {'revealed' if kind == 'insertion' else 'hidden'}", ylim=(0, None))
-        axis.legend(fontsize=8, title=f"{kind}, area over {len(of_method)} images")
+        axis.legend(fontsize=8, title=f"{kind}: mean area, {len(of_method)} images")
         axis.grid(alpha=0.3)
     figure.axes[0].set_ylabel("mean probability of the class")
     return Drawing(figure, ("curve", "map", "area", "images"), rows)

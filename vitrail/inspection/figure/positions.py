@@ -14,8 +14,8 @@ from vitrail.inspection.sample import Sample
 TITLE = "Similarity of position embeddings"
 DESCRIPTION = (
     "Each tile shows the cosine similarity between the position embedding of one patch and all others. "
-    "In large trained models closer patches have more similar embeddings, and a row-column structure appears, although "
-    "nothing in the input encodes the grid."
+    "In large trained models closer patches have more similar embeddings, and a row-column structure appears, learned "
+    "from data alone."
 )
 MAX_TILES = 14  # per side
 

@@ -16,7 +16,7 @@ function factsOf(model) {
     ["Engine", model.engine],
     ["Input size", `${model.input_size[1]} \u00d7 ${model.input_size[0]} pixels`],
     ["Classes", `${formatNumber(model.num_classes)}, ${model.multi_label ? "any number per image" : "one per image"}`],
-    ["Confidence", model.calibrated ? "Calibrated: predictions with 80\u00a0% confidence are right about 80\u00a0% of the time" : "Not calibrated: it ranks labels, but 80\u00a0% confidence need not mean right 80\u00a0% of the time"],
+    ["Confidence", model.calibrated ? "Calibrated: predictions with 80\u00a0% confidence are right about 80\u00a0% of the time" : "Not calibrated: it ranks labels, but is not a probability of being right"],
     ["Unknown images", model.knows_unknown ? "Detected: images unlike the training data are flagged as unknown" : "Not detected: every image gets a label, even one unlike the training data"],
     ["Explanations", model.explains.length ? "Available for every image" : "Not available"],
   ];
@@ -45,7 +45,7 @@ export function showModel(model) {
   byId("model-card").hidden = !model.card;
   if (model.card) byId("model-card-text").replaceChildren(...renderMarkdown(model.card));
   byId("upload-limit").textContent = `Up to ${formatSize(model.limits.bytes)} per image. Images are sent to this server only.`;
-  byId("intro").textContent = `Add images to see what the model recognises${model.explains.length ? ", how confident it is, and which regions it relies on." : " and how confident it is."}`;
+  byId("intro").textContent = model.explains.length ? "Add images to see its labels, its confidence, and the regions it relies on." : "Add images to see its labels and its confidence.";
   byId("no-explanations").hidden = model.explains.length > 0;
   byId("no-explanations").textContent = `Explanations are not available for this model (${model.engine}).`;
 }

@@ -1,12 +1,12 @@
-"""The linear probe: frozen features, and a regularised linear classifier whose strength cross-validation chooses.
+"""The linear probe: frozen features, and logistic regression with C chosen by cross-validation.
 
     vitrail train pets.zip --weights deit_tiny_patch16_224/model.safetensors --recipe probe
 
-The features of each picture, as it is and mirrored, are computed once; then fitting takes seconds. The classifier
-becomes the model's head, so that the result is an ordinary model. `shots=5` takes five pictures a class, as few-shot
-evaluations do.
+The features of each image and its mirror image are computed once; then fitting takes seconds. The classifier becomes
+the model's head, so that the result is an ordinary model. `shots=5` trains on five images per class, as in few-shot
+evaluations.
 
-Oxford Pets, 20 pictures of each of 37 breeds, DeiT-Ti/16, two cores: 86.2 % of the test pictures in 44 seconds.
+Oxford Pets, 20 images of each of 37 breeds, DeiT-Ti/16, two cores: 86.2 % test accuracy in 44 seconds.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from vitrail.data.table import Source, Stream, Table
 from vitrail.errors import DataError
 from vitrail.training import throughput
 from vitrail.training.evaluation import Outputs, infer
-from vitrail.training.linear import Choice, Linear, cross_validate, fit_linear
-from vitrail.training.settings import Common
+from vitrail.training.linear import CrossValidation, Linear, cross_validate, fit_linear
+from vitrail.training.settings import CommonSettings
 from vitrail.training.task import Outcome, Task
 
 
-class Spec(Common):
-    """How the features are made and the classifier is fitted."""
+class Spec(CommonSettings):
+    """The settings of the probe."""
 
     shots: PositiveInt | None = None
-    """Pictures a class that are learned from; None for all of them."""
+    """Training images per class; None for all of them."""
     folds: Annotated[int, Field(ge=2, le=20)] = 5
-    """Parts of the pictures, each of which is predicted from the others to choose the strength."""
+    """Folds of the cross-validation that chooses C."""
 
 
 NEEDS_WEIGHTS = True
-OWN_VALIDATION = True  # by cross-validation, so that no picture need be held out
+CROSS_VALIDATES = True  # so that no images need to be held out
 
 
 class Views(NamedTuple):
-    """The features of a few views of each picture of a set."""
+    """The features of each image, for each view of it (as it is, and mirrored)."""
 
     features: Float[Tensor, "V n D"]
     labels: Int64[Tensor, " n"] | Float[Tensor, "n K"]
@@ -54,69 +54,70 @@ class Views(NamedTuple):
     names: tuple[str, ...]
 
 
-class Probed(NamedTuple):
-    """A model without a head, the features that it gave, and the strength that suits them."""
+class Probe(NamedTuple):
+    """A model without a head, its features, and the C chosen for them."""
 
     model: Any
     views: Views
-    chosen: Choice
+    selection: CrossValidation
 
     @property
     def cross_validated(self) -> Outputs:
-        """What is said to each picture by a classifier that did not see it."""
-        return Outputs(self.chosen.logits, *self.views[1:])
+        """The outputs for each image of a classifier fitted without it."""
+        return Outputs(self.selection.logits, *self.views[1:])
 
 
 def train(task: Task) -> Outcome:
-    """Compute features, choose the strength, fit the head."""
-    return outcome(task, probed(task))
+    """Compute features, choose C, and fit the head."""
+    return make_outcome(task, fit_probe(task))
 
 
-def probed(task: Task) -> Probed:
-    """Compute features and choose the strength."""
-    settings, sets = task.settings, task.sets
+def fit_probe(task: Task) -> Probe:
+    """Compute features and choose C."""
+    settings, splits = task.settings, task.splits
     shots, folds = _setting(task, "shots"), _setting(task, "folds")
-    source = sets.train if shots is None else few(sets.train, shots, settings.seed)
+    source = splits.train if shots is None else sample_shots(splits.train, shots, settings.seed)
     model = task.new_model(num_classes=0).eval().to(task.world.device)
-    views = views_of(task, model, source)
-    chosen = cross_validate(
-        views.features, views.labels, folds=folds, multi_label=sets.multi_label, seed=settings.seed, view=task.view
+    views = compute_views(task, model, source)
+    selection = cross_validate(
+        views.features, views.labels, folds=folds, multi_label=splits.multi_label, seed=settings.seed, view=task.view
     )
-    return Probed(model, views, chosen)
+    return Probe(model, views, selection)
 
 
-def outcome(task: Task, found: Probed, more: Views | None = None) -> Outcome:
-    """The model with its classifier for a head, fitted on the features, and on `more` of them."""
-    sets, views = task.sets, found.views
+def make_outcome(task: Task, probe: Probe, more: Views | None = None) -> Outcome:
+    """Fit the head on the features, and on `more` of them, and return the complete model."""
+    splits, views = task.splits, probe.views
     if more is not None:
         views = views._replace(
             features=torch.cat([views.features, more.features], dim=1), labels=torch.cat([views.labels, more.labels])
         )
-    linear = fit_linear(views.features, views.labels, strength=found.chosen.strength, multi_label=sets.multi_label)
-    model = put_head(found.model, linear, len(sets.classes))
-    own = sets.val is sets.train
-    val = found.cross_validated if own else task.outputs(model, sets.val, "Validating")
-    how = f"strength C={found.chosen.strength:g} by cross-validation in {found.chosen.folds} folds"
-    return Outcome(model, val, 0, (f"A linear classifier on frozen features, {how}.",))
+    linear = fit_linear(views.features, views.labels, c_value=probe.selection.c_value, multi_label=splits.multi_label)
+    model = attach_head(probe.model, linear, len(splits.classes))
+    cross_validated = splits.val is splits.train
+    val = probe.cross_validated if cross_validated else task.infer(model, splits.val, "Validating")
+    choice = f"C={probe.selection.c_value:g} chosen by cross-validation in {probe.selection.folds} folds"
+    return Outcome(model, val, 0, (f"A linear classifier on frozen features, {choice}.",))
 
 
 def _setting(task: Task, name: str) -> Any:
-    """A setting of the probe, also where it is the first step of another recipe."""
+    """A setting of the probe, or its default if the probe is the first stage of another recipe."""
     return getattr(task.settings, name, Spec.model_fields[name].default)
 
 
-def views_of(task: Task, model: Any, source: Source) -> Views:
-    """Each image as it is, and mirrored; in bfloat16 where this model is faster in it."""
-    loader = task.loader(source, model.preprocess)
+def compute_views(task: Task, model: Any, source: Source) -> Views:
+    """Compute the features of each image and its mirror image, in bfloat16 if that is faster."""
+    loader = task.make_loader(source, model.preprocess)
     images = next(loader.batches()).images
     bfloat16 = task.decide(
         "features_in_bfloat16", lambda: throughput.bfloat16_predicts_faster(model, images, task.world)
     )
-    seconds = throughput.forward_seconds(model, images, task.world, bfloat16=bfloat16) + throughput.data_seconds(loader)
+    seconds = throughput.time_forward(model, images, task.world, bfloat16=bfloat16) + throughput.time_data(loader)
     forecast = task.world.size / seconds
     task.view.say(
-        f"Features of {len(source):,} images, each as it is and mirrored, in {'bfloat16' if bfloat16 else 'float32'}: "
-        f"about {forecast:,.0f} a second, {2 * len(source) / forecast:,.0f} s in all."
+        f"Computing features of {len(source):,} images and their mirror images in "
+        f"{'bfloat16' if bfloat16 else 'float32'}: about {forecast:,.0f} per second, "
+        f"{2 * len(source) / forecast:,.0f} s in all."
     )
     began = time.monotonic()
     outputs = [
@@ -136,7 +137,7 @@ def views_of(task: Task, model: Any, source: Source) -> Views:
 
 
 class Mirrored(nn.Module):
-    """A model that sees pictures mirrored."""
+    """A model that mirrors its input."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -146,17 +147,19 @@ class Mirrored(nn.Module):
         return self.model(images.flip(3))
 
 
-def few(source: Source, shots: int, seed: int) -> Table:
-    """So many pictures of each class, drawn by the seed; a class that has fewer gives all."""
+def sample_shots(source: Source, shots: int, seed: int) -> Table:
+    """Sample `shots` images per class by the seed; all images of a class that has fewer."""
     if isinstance(source, Stream) or source.starts is not None:
-        raise DataError("few-shot learning needs one label a picture, in any order.", got="shards, or several labels.")
+        raise DataError(
+            "few-shot training needs one label per image and random access.", got="shards, or multi-label data."
+        )
     order = make_rng("order", seed=seed, epoch=0).permutation(len(source))
     return source.only(np.sort(order[times_before(source.labels[order]) < shots]))
 
 
 @torch.no_grad()
-def put_head(headless: Any, linear: Linear, num_classes: int) -> Any:
-    """A copy with the classifier as its head; of a distilled model, both heads, whose mean it then is."""
+def attach_head(headless: Any, linear: Linear, num_classes: int) -> Any:
+    """Return a copy with the classifier as its head; a distilled model averages two heads, so both get it."""
     model = deepcopy(headless)
     model.replace_head(num_classes)
     for name, parameter in model.named_parameters():

@@ -1,0 +1,54 @@
+"""The counters of a run that its next step depends on; every checkpoint stores them in its state.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+OLD_NAMES = {
+    "best_before": "previous_best_step",
+    "judged_step": "evaluated_step",
+    "judged_seconds": "evaluated_at",
+    "returns": "rollbacks",
+    "brake": "lr_factor",
+}  # in checkpoints of 0.1
+
+
+@dataclass(kw_only=True)
+class RunProgress:
+    """How far a run has come."""
+
+    step: int = 0
+    best: tuple[float, float, int] | None = None
+    """The best score: its value, loss and number of images."""
+    best_step: int = 0
+    previous_best_step: int = 0
+    """The best step when the previous checkpoint was written."""
+    evaluated_step: int = -1
+    stale: int = 0
+    """Evaluations since the best one."""
+    rollbacks: int = 0
+    lr_factor: float = 1.0
+    """Multiplies the learning rate; smaller after each rollback."""
+    loss_sum: float = 0.0
+    """Over the steps since the last line of metrics."""
+    num_losses: int = 0
+    guard: dict[str, list[float]] = field(default_factory=dict)
+    metrics_bytes: int = 0
+    """The length of metrics.jsonl."""
+    seconds: float = 0.0
+    evaluated_at: float = 0.0
+    """The clock's seconds at the last evaluation."""
+    evaluation_seconds: float = 0.0
+    """Spent on all evaluations together."""
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """Read a checkpoint's state.json, also under the field names of version 0.1."""
+        return cls(**{OLD_NAMES.get(name, name): value for name, value in state.items()})
+
+    @property
+    def training_seconds(self) -> float:
+        """Seconds spent on steps."""
+        return self.seconds - self.evaluation_seconds
