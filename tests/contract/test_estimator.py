@@ -241,7 +241,7 @@ WRONG: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "lengths of lists": (list(GREY), WORDS[:-1], {}, r"inconsistent numbers of samples: \[8, 7\]"),
     "no labels": (list(GREY), None, {}, "requires y to be passed"),
     "one class": (GREY, ["a"] * 8, {}, "Got only one class, "),
-    "one of a class": (GREY, ["a"] * 7 + ["b"], {}, r"each class needs 2 training pictures[\s\S]*'b' \(1\)"),
+    "one of a class": (GREY, ["a"] * 7 + ["b"], {}, r"each class needs at least 2 images[\s\S]*'b' \(1\)"),
     "recipe": (GREY, WORDS, {"recipe": "scrach"}, r"no recipe has this name[\s\S]*scratch"),
     "model": (GREY, WORDS, {"model": "vit_tinny_patch16_224"}, "no model has this name"),
     "setting": (GREY, WORDS, {"settings": ("stepps=3",)}, "there is no field 'stepps'"),

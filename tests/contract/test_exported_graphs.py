@@ -16,7 +16,7 @@ from vitrail.errors import ExportError
 from vitrail.exports.build import FORMATS, metadata_for
 from vitrail.exports.graph import Graph, prepare_for_export, resize_matrix, resize_model, resize_table_in_graph
 from vitrail.exports.sensitivity import rank_layers
-from vitrail.exports.tracing import Tracer
+from vitrail.exports.tracing import Tracer, example
 from vitrail.nn.position import resize_table
 from vitrail.tokens import Layout
 
@@ -73,6 +73,9 @@ def test_every_kind_of_model_is_exported(tmp_path: Path, kind: str) -> None:
     tracer = Tracer(Graph(prepare_for_export(model)))
     for form in ("pt2", "openvino"):  # OpenVINO starts from the ONNX graph
         assert _max_logit_diff(model, _export(tracer, form, tmp_path), model.preprocess.size) < 1e-4, form
+    tracer.graph.model.bfloat16()
+    with torch.inference_mode():
+        assert bool(tracer.graph(example(tracer.graph))[0].isfinite().all())
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def test_compressed_and_duplicate_members_are_rejected(program: Path, tmp_path: 
             open_exported(out)
 
 
-# In float32, test_exported_graphs.py opens every kind. In bfloat16 each kind has the operators that change its type.
+# Every kind has the same operators in bfloat16 as in float32, in which test_exported_graphs.py opens every kind.
 @pytest.mark.parametrize("kind", ["class token", "hybrid", "merged"])
 def test_valid_exports_are_accepted(tmp_path: Path, kind: str) -> None:
     model = small("class token" if kind == "merged" else kind)

@@ -54,7 +54,7 @@ def test_model_facts(home: Path, server: ServerProcess) -> None:
     assert facts["knows_unknown"] == (run.calibration.limit is not None)
     if facts["engine"] == "PyTorch fp32":
         assert facts["explains"]
-        assert "trained by `vitrail train`" in facts["card"]
+        assert "trained with `vitrail train`" in facts["card"]
     else:
         assert facts["engine"] == "OpenVINO fp32"
         assert facts["explains"] == []

@@ -31,31 +31,35 @@ def test_a_forecast_counts_the_whole_step() -> None:
 
 
 @pytest.mark.parametrize(
-    "fast",
+    ("gain", "attention", "conv", "kernels"),
     [
-        Kernels(),
-        Kernels(channels_last=False),
-        Kernels(fused_attention=False),
-        Kernels(bfloat16=True, fused_attention=False),
-        Kernels(bfloat16=True, fused_attention=False, channels_last=False),
+        (2.0, 1.0, 1.0, Kernels(bfloat16=True, channels_last=True, fused_attention=False)),
+        (2.0, 2.0, 2.0, Kernels(bfloat16=True, channels_last=False, fused_attention=True)),
+        (1.1, 1.0, 1.0, Kernels(bfloat16=False, channels_last=True, fused_attention=True)),
+        (0.5, 2.0, 2.0, Kernels(bfloat16=False, channels_last=False, fused_attention=False)),
+        (0.5, 1.2, 1.2, Kernels(bfloat16=False, channels_last=True, fused_attention=True)),
     ],
 )
-def test_the_fastest_kernels_are_found(fast: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each difference from the fastest kernels costs a tenth more."""
+def test_kernels_are_chosen_by_speed(
+    gain: float, attention: float, conv: float, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """bfloat16 is `gain` times as fast on the model, the other kernels so many times as fast on the machine."""
     model = create_model("vit_nano_conv4_32", num_classes=3)
-    now = [Kernels()]
+    used = []
     apply = Kernels.apply
-    monkeypatch.setattr(Kernels, "apply", lambda kernels, model: (now.append(kernels), apply(kernels, model)))
+    monkeypatch.setattr(Kernels, "apply", lambda kernels, model: (used.append(kernels), apply(kernels, model)))
+    monkeypatch.setattr(machine, "other_attention_speed", lambda dtype: attention)
+    monkeypatch.setattr(machine, "contiguous_speed", lambda dtype: conv)
+    monkeypatch.setattr(throughput, "bfloat16_is_faster", lambda device: True)
 
     def measure(model: nn.Module, *_: Any, bfloat16: bool) -> Cost:
-        assert bfloat16 == now[-1].bfloat16
-        return Cost(0.0, 1.1 ** sum(a != b for a, b in zip(now[-1], fast, strict=True)), 0.0)
+        assert bfloat16 == used[-1].bfloat16
+        return Cost(0.0, 1 / gain if bfloat16 else 1.0, 0.0)
 
     monkeypatch.setattr(throughput, "measure_cost", measure)
-    monkeypatch.setattr(throughput, "bfloat16_is_faster", lambda _: True)
     found, _ = throughput.choose_kernels(model, Classify(), IMAGES, LABELS, World())
-    assert found == fast
-    assert now[-1] == fast, "and the model is left as it will be trained"
+    assert found == kernels
+    assert used[-1] == kernels, "and the model is left as it will be trained"
 
 
 def test_slow_bfloat16_is_never_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,10 +124,29 @@ def test_a_plan_of_an_earlier_version_continues_as_it_was() -> None:
     assert read_plan({**stored, "muon": "float32"})["muon"] == "float32"
 
 
-def test_what_is_faster_is_chosen_and_why() -> None:
-    assert machine._faster("x", ("a", 1.0), ("b", 2.0)) == Choice("x", "b", "b is 2.00 times as fast as a")
-    assert machine._faster("x", ("a", 1.0), ("b", 1.01)).chosen == "a", "not for a hundredth"
-    assert machine._faster("x", ("a", 1.0), ("b", None)) == Choice("x", "a", "b cannot be measured here")
+def test_two_ways_are_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    ticks = iter(range(10**6))
+    monkeypatch.setattr(machine, "now", lambda device="cpu": float(next(ticks)))
+    assert machine.compare(lambda: calls.append("usual"), lambda: calls.append("other")) == 1.0
+    assert calls == ["usual", "other"] * (1 + 2 * machine.TRIES)
+
+
+def test_choices_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = {"float32": 1.0, "bfloat16": 0.5, "int8": 3.0}
+    monkeypatch.setattr(machine, "matmul_rate", lambda dtype, device="cpu": rates[dtype])
+    monkeypatch.setattr(machine, "other_attention_speed", lambda dtype: 0.25)
+    monkeypatch.setattr(machine, "contiguous_speed", lambda dtype: 2.0)
+    assert machine.choices()[:4] == (
+        Choice("training and features", "float32", "bfloat16 products are 0.50 times as fast"),
+        Choice("exports", "int8 is promising", "int8 products are 3.00 times as fast"),
+        Choice("attention in float32", "fused", "unfused is 0.25 times as fast as usual"),
+        Choice("convolutions in float32", "contiguous", "contiguous is 2.00 times as fast as channels_last"),
+    )
+    rates["bfloat16"] = 2.0
+    chosen = {choice.what: choice.chosen for choice in machine.choices()}
+    assert chosen["training and features"] == "bfloat16"
+    assert chosen["attention in bfloat16"] == "unfused"
 
 
 def test_this_machine_is_measured() -> None:

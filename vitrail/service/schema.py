@@ -44,7 +44,7 @@ ERROR = _object(
     request_id=TEXT,
 )
 BAD_IMAGE = {
-    "error": {"code": "bad_image", "message": "the image is truncated. Got 1,024 bytes.", "hint": None},
+    "error": {"code": "bad_image", "message": "this file is damaged or truncated. Got 1,024 bytes.", "hint": None},
     "request_id": "9f1c2ab34d5e6f70",
 }
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {

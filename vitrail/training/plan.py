@@ -35,15 +35,13 @@ class Measurement(NamedTuple):
 
 
 def measure_training(
-    model: Any, objective: Classify, loader: Loader, settings: CommonSettings, world: World, *, quick: bool = False
+    model: Any, objective: Classify, loader: Loader, settings: CommonSettings, world: World
 ) -> Measurement:
     """Find the fastest way to train a model on this machine, and the cost of a whole step."""
     assert isinstance(settings, Settings)
     batch = next(loader.batches())
     bfloat16 = None if settings.precision == "auto" else settings.precision == "bfloat16"
-    kernels, cost = throughput.choose_kernels(
-        model, objective, batch.images, batch.labels, world, bfloat16=bfloat16, quick=quick
-    )
+    kernels, cost = throughput.choose_kernels(model, objective, batch.images, batch.labels, world, bfloat16=bfloat16)
     muon = "float32"
     if settings.optimizer == "muon":
         muon = str(optim.choose_muon_dtype(optim.find_muon_matrices(model))).removeprefix("torch.")

@@ -213,7 +213,7 @@ class Task:
         loader = self.make_loader(self.splits.train, model.preprocess, training=True)
         objective = self.make_objective().to(self.world.device)
         model.to(self.world.device)
-        measurement = measure_training(model, objective, loader, self.settings, self.world, quick=True)
+        measurement = measure_training(model, objective, loader, self.settings, self.world)
         return measurement.cost.images_per_second(loader.batch_size // self.world.size) * self.world.size
 
     def _make_plan(self, model: Any, objective: Classify, loader: Loader, small: Loader) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import psutil
 import torch
 from torch import Tensor, nn
 
+from vitrail import machine
 from vitrail.data.loader import Loader
 from vitrail.errors import TrainError, brief
 from vitrail.machine import PAYS, bfloat16_is_faster, now, seconds_of
@@ -27,7 +28,6 @@ MEMORY_FRACTION = 0.6  # of the free memory
 NUM_FIRST = 4  # images of the first step, which measures memory
 MAX_STEP_SECONDS = 0.4
 NUM_TRIES = 2
-MAX_SEARCH_SECONDS = 8.0  # after which no other kernel is tried
 DATA_SECONDS, DATA_BATCHES = 0.5, 8  # to time the loader
 ADAM_COPIES = 4  # weights, gradients and two moments
 logger = logging.getLogger("vitrail")
@@ -104,38 +104,33 @@ def choose_kernels(
     world: World,
     *,
     bfloat16: bool | None = None,
-    quick: bool = False,
 ) -> tuple[Kernels, Cost]:
-    """Find the fastest kernels for training this model, changing one at a time; `bfloat16` may be fixed.
+    """Train in bfloat16 or float32, whichever is faster for this model, with the machine's kernels for it.
 
-    `quick` tries only number formats.
+    `bfloat16` may be fixed.
     """
-    began = time.monotonic()
 
     def cost_of(kernels: Kernels) -> Cost:
         kernels.apply(model)
         return measure_cost(model, objective, images, labels, world, bfloat16=kernels.bfloat16)
 
-    best = Kernels(bfloat16=bool(bfloat16), fused_attention=not bfloat16)
-    cost = cost_of(best)
+    kernels = usual_kernels(world.device, bfloat16=bool(bfloat16))
+    cost = cost_of(kernels)
     if bfloat16 is None and bfloat16_is_faster(world.device):
-        best, cost = _pick_faster(cost_of, best, cost, best._replace(bfloat16=True, fused_attention=False))
-    if not quick and world.device.type == "cpu":
-        if any(isinstance(module, nn.Conv2d) and module.stride < module.kernel_size for module in model.modules()):
-            best, cost = _pick_faster(cost_of, best, cost, best._replace(channels_last=False))
-        if time.monotonic() - began < MAX_SEARCH_SECONDS:
-            best, cost = _pick_faster(cost_of, best, cost, best._replace(fused_attention=not best.fused_attention))
-    best.apply(model)
-    return best, cost
+        other = usual_kernels(world.device, bfloat16=True)
+        other_cost = cost_of(other)
+        if cost.forward + cost.backward > PAYS * (other_cost.forward + other_cost.backward):
+            kernels, cost = other, other_cost
+    kernels.apply(model)
+    return kernels, cost
 
 
-def _pick_faster(
-    cost_of: Callable[[Kernels], Cost], kernels: Kernels, cost: Cost, other: Kernels
-) -> tuple[Kernels, Cost]:
-    """Pick the other kernels if they are clearly faster."""
-    other_cost = cost_of(other)
-    faster = cost.forward + cost.backward > PAYS * (other_cost.forward + other_cost.backward)
-    return (other, other_cost) if faster else (kernels, cost)
+def usual_kernels(device: torch.device, *, bfloat16: bool) -> Kernels:
+    """The kernels of a number format: as measured on a CPU; fused attention and channels_last on a GPU."""
+    if device.type != "cpu":
+        return Kernels(bfloat16=bfloat16)
+    dtype = "bfloat16" if bfloat16 else "float32"
+    return Kernels(bfloat16, machine.uses_channels_last(dtype), machine.fuses_attention(dtype))
 
 
 def time_forward(model: nn.Module, images: Tensor, world: World, *, bfloat16: bool = False) -> float:

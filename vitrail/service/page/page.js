@@ -1,4 +1,4 @@
-/* global make, percent */
+/* global make, percent, capital */
 // The page of the service: images are dropped, pasted, chosen or photographed, and each gets a card.
 
 import { ApiError, callApi } from "./api.js";
@@ -69,7 +69,7 @@ async function predict(id, card, startedIn) {
     refresh();
   } catch (error) {
     card.showError(error, () => queue.add(() => predict(id, card, startedIn)));
-    announce(`${file.name}: no prediction. ${error.message}`);
+    announce(`${file.name}: no prediction. ${capital(error.message)}`);
   }
 }
 
