@@ -20,7 +20,7 @@ def command(
     data: Annotated[
         str | None,
         typer.Argument(
-            metavar="[DATA]", help="data: a folder of class folders. training: any data; digits by default."
+            metavar="DATA", help="data: a folder of class folders. training: any data; digits by default."
         ),
     ] = None,
     workers: Annotated[

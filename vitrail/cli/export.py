@@ -33,7 +33,7 @@ MinutesOption = Annotated[
     float | None, typer.Option(min=0.0, help="Time limit: 5 with --best, else none; inf for none.")
 ]
 DataOption = Annotated[
-    str | None, typer.Option(metavar="VAL", help="Labelled images for the proof; the test or val split if any.")
+    str | None, typer.Option(metavar="DATA", help="Labelled images for the proof; the test or val split if any.")
 ]
 CalibrationOption = Annotated[
     str | None, typer.Option(metavar="DATA", help="Images to calibrate int8 on, instead of part of --data.")
@@ -103,7 +103,7 @@ def command(
     if proof["learned_from"]:
         remark("The run was trained on images of this data: on other images the export may lose more.", quiet=quiet)
     if proof["top1_before"] is None:
-        remark(f"Proven on {proof['origin']}; --data VAL proves accuracy.", quiet=quiet)
+        remark(f"Proven on {proof['origin']}; --data DATA proves accuracy.", quiet=quiet)
 
 
 def _parse_size(text: str | None) -> tuple[int, int] | None:
