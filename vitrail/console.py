@@ -12,17 +12,17 @@ from typing import Annotated, Any
 import typer
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else on standard output.")]
-QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no remarks.")]
+QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="Hide progress and notes.")]
 
 
 ModelArgument = Annotated[
     str, typer.Argument(metavar="MODEL", help="A run directory, a weight file, or a model name from the catalogue.")
 ]
 WeightsOption = Annotated[
-    str | None, typer.Option("--weights", help="Weights for a model name: a file, a folder, or a name on the hub.")
+    str | None, typer.Option("--weights", help="Weights for a model name: a file, a folder, or a Hugging Face Hub name.")
 ]
 DataDirOption = Annotated[
-    str | None, typer.Option("--data-dir", help="Where to look first for data sets known by name.")
+    str | None, typer.Option("--data-dir", help="Folder to search first for built-in data sets.")
 ]
 
 

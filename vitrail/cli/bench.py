@@ -19,19 +19,20 @@ def command(
     ],
     data: Annotated[
         str | None,
-        typer.Argument(
-            metavar="DATA", help="data: a folder of class folders. training: any data; digits by default."
-        ),
+        typer.Argument(metavar="DATA", help="data: a folder of class folders. training: any data; digits by default."),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(min=0, help="data: worker threads of Vitrail, processes of others; 2 by default.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="training: the model; one that suits the data by default.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each contender.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Repetitions of each measurement.")] = 5,
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Measure speed on this machine, side by side with other installed libraries, in turns."""
+    """Measure speed on this machine.
+
+    `data` is compared with other installed libraries, interleaved, so that all share the same conditions.
+    """
     from vitrail.verbs.bench import bench
 
     options = {name: value for name, value in (("workers", workers), ("model", model)) if value is not None}

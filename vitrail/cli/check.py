@@ -17,7 +17,11 @@ MAX_SHOWN = 5  # findings of each kind
 
 def command(
     data: Annotated[
-        str, typer.Argument(metavar="DATA", help="A folder, zip, table, array file, shards, or a known name.")
+        str,
+        typer.Argument(
+            metavar="DATA",
+            help="A folder, zip, table, array file or shards, or a built-in data set (digits, cifar10, ...).",
+        ),
     ],
     data_dir: DataDirOption = None,
     sheet: Annotated[Path | None, typer.Option(help="Write an HTML page with the images of the findings.")] = None,
@@ -25,7 +29,9 @@ def command(
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Find what is wrong with your data: broken files, duplicates, leaks between splits, inconsistent classes.
+    """Find problems in a data set.
+
+    Broken files, duplicates, leaks between splits, inconsistent classes.
 
     The data is never changed. Exit code 0 if nothing was found, 3 otherwise.
     """

@@ -18,7 +18,7 @@ def command(
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Compare runs: their scores, how their settings differ, and whether the difference is significant."""
+    """Compare runs, and test their difference."""
     from vitrail.verbs.compare import compare
 
     result = compare(runs, page=out)

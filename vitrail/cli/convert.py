@@ -12,7 +12,7 @@ from vitrail.console import JsonFlag, QuietFlag, print_json, remark
 
 
 def command(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="A weight file, a folder, or a name on the hub.")],
+    source: Annotated[str, typer.Argument(metavar="SRC", help="A weight file, a folder, or a Hugging Face Hub name.")],
     to: Annotated[str, typer.Option(metavar="FORMAT", help="google, hf, timm or torchvision.")],
     out: Annotated[Path, typer.Option(help="A file, or a folder for the weights and their config.json.")],
     model: Annotated[str | None, typer.Option(help="The model, if the shapes alone do not identify it.")] = None,
@@ -22,7 +22,10 @@ def command(
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Convert weights between the formats of Google (npz), timm, Hugging Face and torchvision."""
+    """Convert weights between formats.
+
+    Google (npz), timm, Hugging Face and torchvision, in every direction.
+    """
     from vitrail.verbs.convert import convert
 
     size = None

@@ -31,7 +31,7 @@ def command(
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """See it all on included data: train a small model on handwritten digits and test it."""
+    """Train and test a small model on included data."""
     from vitrail.verbs.demo import demo
 
     remark(INTRO, quiet=quiet)

@@ -29,23 +29,30 @@ NUM_WORST = 3  # classes, and confusions, to print
 def command(
     model: ModelArgument,
     data: Annotated[
-        str, typer.Argument(metavar="DATA", help="A folder, zip, table, array file, shards, or a known name.")
+        str,
+        typer.Argument(
+            metavar="DATA",
+            help="A folder, zip, table, array file or shards, or a built-in data set (digits, cifar10, ...).",
+        ),
     ],
     weights: WeightsOption = None,
     compare: Annotated[str | None, typer.Option(help="Another MODEL to evaluate on the same images.")] = None,
-    tta: Annotated[bool, typer.Option("--tta", help="Average with mirrored images (not for letters).")] = False,
+    tta: Annotated[
+        bool,
+        typer.Option("--tta", help="Test-time augmentation: average with the mirrored image. Not for text or digits."),
+    ] = False,
     real: Annotated[Path | None, typer.Option(help="real.json, for ReaL accuracy on ImageNet.")] = None,
     split: Annotated[str | None, typer.Option(help="train, val or test; by default test, else val.")] = None,
     data_dir: DataDirOption = None,
     on_error: Annotated[
-        Literal["error", "skip"], typer.Option(help="For an unreadable image: error stops, skip leaves it out.")
+        Literal["error", "skip"], typer.Option(help="What to do with an unreadable image: stop, or skip it.")
     ] = "error",
     batch_size: Annotated[int, typer.Option(min=1)] = 32,
     predictions: Annotated[bool, typer.Option(help="Print each image's predicted class too.")] = False,
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Measure accuracy, with its interval, and calibration on labelled images.
+    """Measure accuracy and calibration on labelled images.
 
     For ImageNet models the classes may be named by class index, WordNet id or class name.
     """

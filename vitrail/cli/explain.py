@@ -29,7 +29,10 @@ def command(
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Show what a model attends to in an image: an interactive offline page and a figure."""
+    """Show what a model attends to in an image.
+
+    Makes an interactive offline page and a figure.
+    """
     from vitrail.verbs.explain import explain
 
     with progress_bar("Explaining", quiet=quiet) as progress:

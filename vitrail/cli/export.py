@@ -39,7 +39,7 @@ CalibrationOption = Annotated[
     str | None, typer.Option(metavar="DATA", help="Images to calibrate int8 on, instead of part of --data.")
 ]
 SizeOption = Annotated[
-    str | None, typer.Option(metavar="ROWSxCOLUMNS", help="Another image size than the model's own.")
+    str | None, typer.Option(metavar="HEIGHTxWIDTH", help="Export for this image size instead of the model's.")
 ]
 InputOption = Annotated[
     Literal["uint8", "float"], typer.Option("--input", help="Pixels from 0 to 255, or from 0 to 1.")
@@ -63,7 +63,9 @@ def command(
     calibration: CalibrationOption = None,
     out: Annotated[Path | None, typer.Option(help="A folder; exported/NAME-FORMAT-PRECISION by default.")] = None,
     size: SizeOption = None,
-    dynamic: Annotated[bool, typer.Option("--dynamic", help="Any image size that the patch size divides.")] = False,
+    dynamic: Annotated[
+        bool, typer.Option("--dynamic", help="Accept any image size divisible by the patch size.")
+    ] = False,
     input_dtype: InputOption = "uint8",
     merge: MergeOption = 0,
     max_drop: Annotated[float, typer.Option(min=0.0, help="Points of accuracy that may be lost.")] = 0.5,
@@ -72,7 +74,10 @@ def command(
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Export a model to ONNX, OpenVINO or torch.export, and prove it on your own images."""
+    """Export to ONNX, OpenVINO or torch.export, verified.
+
+    The export is compared with PyTorch on your own images.
+    """
     from vitrail.verbs.export import export
 
     with progress_bar("export", quiet=quiet) as progress:
@@ -111,7 +116,7 @@ def _parse_size(text: str | None) -> tuple[int, int] | None:
         return None
     match = re.fullmatch(r"([0-9]{1,5})(?:x([0-9]{1,5}))?", text)
     if match is None:
-        raise SpecError("--size must be ROWSxCOLUMNS.", got=f"{text!r}.", hint="--size 384x384.")
+        raise SpecError("--size must be HEIGHTxWIDTH.", got=f"{text!r}.", hint="--size 384x384.")
     return int(match[1]), int(match[2] or match[1])
 
 

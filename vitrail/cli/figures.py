@@ -24,7 +24,10 @@ def command(
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Draw the paper's figures for a model, as PNG, SVG and CSV, with a page that explains them."""
+    """Draw the figures of the ViT paper for a model.
+
+    "An Image is Worth 16x16 Words" (arXiv 2010.11929), as PNG, SVG and CSV, with a page that explains them.
+    """
     from vitrail.verbs.figures import figures
 
     with progress_bar("Drawing", quiet=quiet) as progress:

@@ -14,7 +14,9 @@ def command(
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,  # noqa: ARG001 - every verb takes it; this one prints no remarks
 ) -> None:
-    """List the catalogue: parameters, cost, tokens, input size and known weights of every model.
+    """List the models of the catalogue.
+
+    Parameters, cost, tokens, input size and known weights of every model.
 
     GFLOPs are twice the multiply-adds for one image. A full name also lists the names of its weights.
     """

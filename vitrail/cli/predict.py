@@ -36,7 +36,7 @@ def command(
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Classify images: labels with calibrated confidence, or "unknown"."""
+    """Classify images, with confidence or "unknown"."""
     from vitrail.verbs.predict import predict
 
     results = predict(model, images, weights=weights, top=top, batch_size=batch_size, copy_to=copy_to)

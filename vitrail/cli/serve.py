@@ -28,7 +28,7 @@ def command(
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Serve a model over HTTP, with a web page: labels, confidence, unknown images, explanations."""
+    """Serve a model over HTTP, with a web page."""
     from vitrail.errors import ServeError, printable
     from vitrail.verbs.serve import serve
 

@@ -13,7 +13,11 @@ from vitrail.console import DataDirOption, JsonFlag, QuietFlag, print_json
 from vitrail.progress import duration, progress_view
 
 DataArgument = Annotated[
-    str, typer.Argument(metavar="DATA", help="A folder, zip, table, array file, shards, or a known name.")
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="A folder, zip, table, array file or shards, or a built-in data set (digits, cifar10, ...).",
+    ),
 ]
 SettingsArgument = Annotated[
     list[str] | None,
@@ -23,12 +27,17 @@ ModelOption = Annotated[
     str | None, typer.Option(help="A model of the catalogue; by default inferred from the weights or data.")
 ]
 WeightsOption = Annotated[
-    str | None, typer.Option(help="What to start from: a weight file, a run, or a name on the hub.")
+    str | None, typer.Option(help="What to start from: a weight file, a run, or a Hugging Face Hub name.")
 ]
-MinutesOption = Annotated[float | None, typer.Option(help="The time for the whole command; 10 by default.")]
+MinutesOption = Annotated[
+    float | None, typer.Option(help="The time for the run, from reading the data to the report; 10 by default.")
+]
 RunOption = Annotated[Path | None, typer.Option(help="The run directory; runs/DATA-RECIPE by default.")]
 FoldsOption = Annotated[
-    int | None, typer.Option(help="Train this many more models, each without one fold, to score all images.")
+    int | None,
+    typer.Option(
+        help="Cross-validation: also train this many models, so that every image gets an out-of-fold prediction."
+    ),
 ]
 DryRunFlag = Annotated[bool, typer.Option("--dry-run", help="Run everything on a few images and print a forecast.")]
 FindLrFlag = Annotated[bool, typer.Option("--find-lr", help="Find a learning rate.")]
@@ -51,7 +60,7 @@ def command(
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Train the best classifier possible in the time you have.
+    """Train the best classifier in the time you have.
 
     Ctrl-C saves and stops; the same command resumes.
     """
