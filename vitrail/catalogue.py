@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from vitrail import plug
 from vitrail.adapt import HEADS, ChannelRule, adapt, check_fit
 from vitrail.data.transform import Preprocess
-from vitrail.errors import unknown_name
+from vitrail.errors import ShapeError, unknown_name
 from vitrail.names import canonical
 from vitrail.spec import Spec
 from vitrail.tokens import cut
@@ -94,10 +94,13 @@ def timm_name(name: str, spec: Any) -> str:
 
 def spec_named(name: str) -> Any:
     """Return the specification of a model by any of its names; an unknown name's error lists the nearest ones."""
-    for family in plug.entries(MODELS):
-        spec = plug.load(MODELS, family).spec_named(canonical(name))
-        if spec is not None:
-            return spec
+    try:
+        for family in plug.entries(MODELS):
+            spec = plug.load(MODELS, family).spec_named(canonical(name))
+            if spec is not None:
+                return spec
+    except ShapeError:  # a name of the right form with an impossible size, so probably misspelt
+        pass
     raise unknown_name("model", name, list_models(), more="vitrail models lists them all.")
 
 

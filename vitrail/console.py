@@ -19,11 +19,10 @@ ModelArgument = Annotated[
     str, typer.Argument(metavar="MODEL", help="A run directory, a weight file, or a model name from the catalogue.")
 ]
 WeightsOption = Annotated[
-    str | None, typer.Option("--weights", help="Weights for a model name: a file, a folder, or a Hugging Face Hub name.")
+    str | None,
+    typer.Option("--weights", help="Weights for a model name: a file, folder or Hugging Face Hub name."),
 ]
-DataDirOption = Annotated[
-    str | None, typer.Option("--data-dir", help="Folder to search first for built-in data sets.")
-]
+DataDirOption = Annotated[str | None, typer.Option("--data-dir", help="Folder to search first for built-in data sets.")]
 
 
 def print_json(document: Any) -> None:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt,
 from vitrail import plug
 from vitrail.errors import SpecError, brief
 
+ALIASES = {"learning_rate": "lr", "wd": "weight_decay", "bs": "batch_size", "epoch": "epochs", "step": "steps"}
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 """0 to 1, both included."""
 PositiveFraction = Annotated[float, Field(gt=0.0, le=1.0)]
@@ -131,9 +132,10 @@ def _explain(cls: type[Spec], error: ValidationError, fields: Mapping[str, Any])
     first = error.errors()[0]
     path = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(path, cls.model_fields, n=3, cutoff=0.5)
+        usual = [ALIASES[path]] if ALIASES.get(path) in cls.model_fields else []
+        near = usual or difflib.get_close_matches(path, cls.model_fields, n=3, cutoff=0.5)
         hint = ", ".join(near or sorted(cls.model_fields)) + "."
-        return SpecError(f"there is no field {path!r}.", got=f"{path}={fields.get(path)!r}.", hint=hint)
+        return SpecError(f"there is no setting {path!r}.", got=f"{path}={fields.get(path)!r}.", hint=hint)
     if first["type"] == "missing":
         return SpecError(f"{path} is required.", got="nothing.")
     kind = type(first["input"]).__name__

@@ -244,7 +244,7 @@ WRONG: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "one of a class": (GREY, ["a"] * 7 + ["b"], {}, r"each class needs at least 2 images[\s\S]*'b' \(1\)"),
     "recipe": (GREY, WORDS, {"recipe": "scrach"}, r"no recipe has this name[\s\S]*scratch"),
     "model": (GREY, WORDS, {"model": "vit_tinny_patch16_224"}, "no model has this name"),
-    "setting": (GREY, WORDS, {"settings": ("stepps=3",)}, "there is no field 'stepps'"),
+    "setting": (GREY, WORDS, {"settings": ("stepps=3",)}, "there is no setting 'stepps'"),
     "weights": (GREY, WORDS, {"weights": "nowhere.safetensors"}, "nowhere.safetensors"),
     "four channels": (np.zeros((8, 4, 4, 4), np.uint8), WORDS, {}, r"three channels. Got X of shape \(4, 4, 4\)"),
     "no rows": (np.zeros((8, 0, 4), np.uint8), WORDS, {}, r"Got X of shape \(0, 4\)"),

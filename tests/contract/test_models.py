@@ -277,7 +277,7 @@ def test_so400m_by_specification_alone() -> None:
     [
         ({"heads": 5}, ["heads must divide width", "heads=5, width=32", "1, 2, 4, 8, 16, 32"]),
         ({"image_size": 100}, ["patch must divide", "100 x 100, patch 16 x 16", "96 x 96 or 112 x 112"]),
-        ({"hedas": 5}, ["no field 'hedas'", "hedas=5", "heads"]),
+        ({"hedas": 5}, ["no setting 'hedas'", "hedas=5", "heads"]),
         ({"width": "64"}, ["width", "'64' (str)", "Try width=64, without quotes."]),
         ({"norm_eps": "1e-6"}, ["norm_eps", "Try norm_eps=1e-06, without quotes and with a dot."]),
         ({"class_token": False}, ["needs a class token", "pool=mean"]),
@@ -325,6 +325,9 @@ def test_an_image_size_that_the_patch_does_not_divide() -> None:
 def test_an_unknown_model_lists_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match=r"vit_base_patch16_224"):
         create_model("vit_bas_patch16_224")
+    with pytest.raises(UnknownNameError, match=r"deit_tiny_patch16_224") as refused:
+        create_model("deit_tiny_patch16_244")
+    assert "244" in refused.value.got
 
 
 def test_a_linear_classifier_takes_images_of_one_size() -> None:

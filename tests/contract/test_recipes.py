@@ -187,7 +187,7 @@ def test_the_learning_rate_finder_suggests_a_rate(images: Path) -> None:
         (["lr=.nan"], SpecError, "lr"),
         (["lr=nan"], SpecError, "lr"),
         (["lr=1e-3"], SpecError, "lr=0.001, without quotes"),
-        (["learning_rate=0.1"], SpecError, "there is no field 'learning_rate'"),
+        (["learning_rate=0.1"], SpecError, r"there is no setting 'learning_rate'\.\n.*\n  Try lr\."),
         (["steps=3", "epochs=2"], SpecError, "a run has one length"),
         (["model.heads=5"], SpecError, "heads must divide width"),
         (["model.image_size=17"], Exception, "the patch must divide the image size"),

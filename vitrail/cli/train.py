@@ -29,9 +29,7 @@ ModelOption = Annotated[
 WeightsOption = Annotated[
     str | None, typer.Option(help="What to start from: a weight file, a run, or a Hugging Face Hub name.")
 ]
-MinutesOption = Annotated[
-    float | None, typer.Option(help="The time for the run, from reading the data to the report; 10 by default.")
-]
+MinutesOption = Annotated[float | None, typer.Option(help="The time for the whole command; 10 by default.")]
 RunOption = Annotated[Path | None, typer.Option(help="The run directory; runs/DATA-RECIPE by default.")]
 FoldsOption = Annotated[
     int | None,
@@ -64,6 +62,7 @@ def command(
 
     Ctrl-C saves and stops; the same command resumes.
     """
+    from vitrail.training.clock import process_start
     from vitrail.training.world import is_rank_zero
     from vitrail.verbs.train import find_lr as find
     from vitrail.verbs.train import train
@@ -89,6 +88,7 @@ def command(
                 shard=shard,
                 data_dir=data_dir,
                 command=shlex.join(["vitrail", *sys.argv[1:]]),
+                started=process_start(),
                 view=view,
             )
         )

@@ -38,7 +38,9 @@ def open_model(model: str | Path, weights: str | Path | None = None) -> Any:
                     raise
                 raise WeightsError(f"there is nothing at {model}.", got="a path that does not exist.") from None
         raise WeightsError(
-            f"{model} comes without weights.", got="no --weights.", hint="--weights FILE, or the directory of a run."
+            f"{model} is a model without weights.",
+            got="no --weights.",
+            hint="--weights with a file or a Hugging Face Hub name (see vitrail models NAME), or a run directory.",
         )
     return catalogue.create_model(str(model), weights=weights).eval()
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+import psutil
+
 
 class Clock:
     """Measures the fraction of a run that is done: by steps, or by seconds."""
@@ -33,6 +35,11 @@ class Clock:
     def resume(self, spent: float) -> None:
         """Continue after an interruption, before which `spent` seconds had passed."""
         self.spent, self.started = spent, time.monotonic()
+
+
+def process_start() -> float:
+    """When this process was started, on the scale of time.monotonic()."""
+    return time.monotonic() - (time.time() - psutil.Process().create_time())
 
 
 @dataclass

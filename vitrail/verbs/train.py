@@ -78,6 +78,7 @@ def train(
     report: bool = True,
     data_dir: str | Path | None = None,
     command: str = "vitrail.train(...)",
+    started: float | None = None,
     view: View | None = None,
 ) -> Training:
     """Train a classifier on data of any layout and save it in the run directory `run`.
@@ -85,9 +86,10 @@ def train(
     `settings` are `key=value` overrides for the recipe, or for the model if they start with `model.`. The same call
     resumes an interrupted run, and returns the result of a finished one. With `dry_run`, a few images go through
     everything, nothing is saved, and `story` is a forecast. `folds` trains that many more models, each without one
-    fold, so that each image is predicted by a model that has not seen it. `report=False` skips the HTML report.
+    fold, so that each image is predicted by a model that has not seen it. `report=False` skips the HTML report. The
+    minutes count from `started`, a time.monotonic(), or from the call.
     """
-    started = time.monotonic()
+    started = time.monotonic() if started is None else started
     world = processes.init_world()
     if shard:
         processes.check_can_shard()
@@ -264,9 +266,9 @@ def parse_request(
     source = data if isinstance(data, Source) else open_data(data, data_dir=data_dir)
     if weights is None and getattr(plug.load(RECIPES, recipe), "NEEDS_WEIGHTS", False):
         raise WeightsError(
-            f"the recipe {recipe} needs pretrained weights: it trains only a classifier on their features.",
+            f"the recipe {recipe} needs pretrained weights.",
             got="no --weights.",
-            hint="--weights FILE, or --recipe scratch.",
+            hint="--weights with a file, a run or a Hugging Face Hub name; or --recipe scratch.",
         )
     model_overrides = [word.removeprefix(MODEL_PREFIX) for word in settings if word.startswith(MODEL_PREFIX)]
     new_model = make_model_factory(source, model, weights, model_overrides, parsed.seed)

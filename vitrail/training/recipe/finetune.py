@@ -42,6 +42,9 @@ class Spec(Settings):
     head_from: Literal["zeros", "probe"] = "zeros"
 
 
+NEEDS_WEIGHTS = True
+
+
 def train(task: Task) -> Outcome:
     """Fine-tune the requested model."""
     settings = task.settings
