@@ -22,6 +22,13 @@ WeightsOption = Annotated[
     str | None,
     typer.Option("--weights", help="Weights for a model name: a file, folder or Hugging Face Hub name."),
 ]
+DataArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="A folder, zip, table, array file or shards, or a built-in data set (digits, cifar10, ...).",
+    ),
+]
 DataDirOption = Annotated[str | None, typer.Option("--data-dir", help="Folder to search first for built-in data sets.")]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from vitrail.console import DataDirOption, JsonFlag, QuietFlag, print_json, print_table, progress_bar
+from vitrail.console import DataArgument, DataDirOption, JsonFlag, QuietFlag, print_json, print_table, progress_bar
 from vitrail.errors import printable
 
 EXIT_FINDINGS = 3  # exit code if anything was found
@@ -16,13 +16,7 @@ MAX_SHOWN = 5  # findings of each kind
 
 
 def command(
-    data: Annotated[
-        str,
-        typer.Argument(
-            metavar="DATA",
-            help="A folder, zip, table, array file or shards, or a built-in data set (digits, cifar10, ...).",
-        ),
-    ],
+    data: DataArgument,
     data_dir: DataDirOption = None,
     sheet: Annotated[Path | None, typer.Option(help="Write an HTML page with the images of the findings.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Threads; by default one per core.")] = None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from vitrail.console import (
+    DataArgument,
     DataDirOption,
     JsonFlag,
     ModelArgument,
@@ -28,13 +29,7 @@ NUM_WORST = 3  # classes, and confusions, to print
 
 def command(
     model: ModelArgument,
-    data: Annotated[
-        str,
-        typer.Argument(
-            metavar="DATA",
-            help="A folder, zip, table, array file or shards, or a built-in data set (digits, cifar10, ...).",
-        ),
-    ],
+    data: DataArgument,
     weights: WeightsOption = None,
     compare: Annotated[str | None, typer.Option(help="Another MODEL to evaluate on the same images.")] = None,
     tta: Annotated[

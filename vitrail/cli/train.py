@@ -9,16 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from vitrail.console import DataDirOption, JsonFlag, QuietFlag, print_json
+from vitrail.console import DataArgument, DataDirOption, JsonFlag, QuietFlag, print_json
 from vitrail.progress import duration, progress_view
 
-DataArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="DATA",
-        help="A folder, zip, table, array file or shards, or a built-in data set (digits, cifar10, ...).",
-    ),
-]
 SettingsArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY=VALUE", help="Settings of the recipe (lr=0.0003) or of the model (model.depth=6)."),
