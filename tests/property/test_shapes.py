@@ -110,7 +110,7 @@ def test_any_value_of_any_field_is_accepted_or_explained(field: str, value: obje
         (["depth.x=3"], "'depth' in depth.x has no fields"),
         (["nowhere.x=3"], "'nowhere' in nowhere.x has no fields"),
         (["norm_eps=1e-6"], "with a dot"),
-        (["depht=3"], "no field 'depht'"),
+        (["depht=3"], "no setting 'depht'"),
     ],
 )
 def test_overrides_on_the_command_line(words: list[str], message: str | None) -> None:
