@@ -72,7 +72,7 @@ def measure_cost(
 ) -> Cost:
     """Time forward and backward passes on some of these images; the fastest counts, and the weights do not change.
 
-    The first pass, on very few images, measures memory and decides how many images the next ones use.
+    The first passes, on very few images, measure memory and decide how many images the next ones use.
     """
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     stored: dict[int, int] = {}
@@ -86,7 +86,8 @@ def measure_cost(
     few = min(NUM_FIRST, len(images))
     with _leaving_no_trace(model):
         with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
-            first = sum(time_step(model, objective, images[:few], labels[:few], world, bfloat16=bfloat16))
+            time_step(model, objective, images[:few], labels[:few], world, bfloat16=bfloat16)  # warms up too
+        first = sum(time_step(model, objective, images[:few], labels[:few], world, bfloat16=bfloat16))
         num = int(min(len(images), max(few, few * MAX_STEP_SECONDS / first)))
         steps = [
             time_step(model, objective, images[:num], labels[:num], world, bfloat16=bfloat16)
