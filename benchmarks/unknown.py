@@ -22,9 +22,9 @@ from torch import Tensor
 
 from vitrail import load
 from vitrail.benchmark.compare import hardware
+from vitrail.calibration import free_energy
 from vitrail.data.find import open_data
-from vitrail.data.loader import Loader
-from vitrail.run.calibrate import free_energy
+from vitrail.data.prepare.image import image_loader
 from vitrail.verbs.evaluate import evaluate
 
 NUM = 500
@@ -108,8 +108,8 @@ def _features_and_logits(model: Any, images: Tensor) -> tuple[Tensor, Tensor]:
 def split_outputs(model: Any, source: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Features, logits and labels of a split."""
     rows = [
-        (*_features_and_logits(model, batch.images), batch.labels)
-        for batch in Loader(source=source, preprocess=model.preprocess, batch_size=32).epoch()
+        (*_features_and_logits(model, batch.fields["image"]), batch.fields["label"])
+        for batch in image_loader(source, model.preprocess, batch_size=32).epoch()
     ]
     features, logits, labels = (torch.cat(column) for column in zip(*rows, strict=True))
     return features, logits, labels

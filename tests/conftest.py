@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from tests.forge import Forge
+from vitrail import machine
 
 ROOT = Path(__file__).parent.parent
+machine.avoid_broken_tiles()  # before peers use oneDNN; processes that tests start inherit it
 DATA = Path(os.environ.get("VITRAIL_DATA", ROOT.parent / "shared" / "data"))
 
 

@@ -15,8 +15,10 @@ import torch
 import yaml
 from torch.overrides import TorchFunctionMode
 
-from vitrail import plug
+from vitrail import machine, plug
+from vitrail.about import About
 from vitrail.adapt import HEADS, ChannelRule, adapt, check_fit
+from vitrail.contract import Classifier
 from vitrail.data.transform import Preprocess
 from vitrail.errors import ShapeError, unknown_name
 from vitrail.names import canonical
@@ -109,8 +111,9 @@ def family_of(spec: Spec) -> ModuleType:
     return plug.load(MODELS, type(spec).__module__.rpartition(".")[2])
 
 
-def build(spec: Spec) -> Any:
+def build(spec: Spec) -> Classifier:
     """Build a model with freshly initialised weights."""
+    machine.avoid_broken_tiles()
     return family_of(spec).Model(spec)
 
 
@@ -137,7 +140,7 @@ def create_model(
     channel_rule: ChannelRule = "sum",
     weights_grid: tuple[int, int] | None = None,
     **fields: Any,
-) -> Any:
+) -> Classifier:
     """Create a model by name or specification; `fields` override those of the specification.
 
     `weights` is a file, a folder or a name on the hub, in any format that Vitrail reads. Unless `num_classes` is set,
@@ -150,7 +153,7 @@ def create_model(
     label = canonical(name) if isinstance(name, str) else ""
     if weights is None:
         model = build(spec)
-        model.name, model.changes, model.preprocess = label, (), preprocess_for(label, spec, None)
+        model.about = About(name=label, preprocess=preprocess_for(label, spec, None))
         return model
     loaded = load_weights(weights)
     spec, state, changes = _follow_file(spec, loaded, fields)
@@ -180,10 +183,10 @@ def create_model(
     check_fit(state, target, label or "this specification")
     model.load_state_dict(state, assign=True)
     model.requires_grad_(True)
-    model.name, model.changes = label, (*changes, *more)
-    model.preprocess = preprocess_for(label, spec, loaded.preprocess)
-    if label and model.preprocess != preprocess_for(label, spec, None):
-        model.changes += ("preprocessing from the file or its format, not the default for this name",)
+    preprocess = preprocess_for(label, spec, loaded.preprocess)
+    if label and preprocess != preprocess_for(label, spec, None):
+        more.append("preprocessing from the file or its format, not the default for this name")
+    model.about = About(name=label, preprocess=preprocess, changes=(*changes, *more))
     for change in model.changes:
         logger.info("%s: %s", label or "model", change)
     return model

@@ -31,12 +31,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from vitrail.data.cache import digest
 from vitrail.data.decode import Pixels, file_stamp, orient_image, orientation_of, read_file, to_rgb
-from vitrail.data.loader import Loader
+from vitrail.data.prepare.image import image_loader
 from vitrail.data.table import NO_SPLIT, Content, Table
 from vitrail.errors import DataError, SpecError, UnknownNameError, WeightsError
+from vitrail.objective.classify import Classify
 from vitrail.run.artefact import load
 from vitrail.run.predictor import calibration_of
 from vitrail.training.evaluation import infer
+from vitrail.training.learner import Learner
 from vitrail.training.world import World
 from vitrail.verbs.train import train
 
@@ -141,10 +143,11 @@ class VitClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sc
         images = self._convert(X, reset=False)
         check_values(images, self.value_range_)
         table = make_table(images, self.value_range_, self.model_.labels, np.zeros(len(images), dtype=np.int64))
-        loader = Loader(source=table, preprocess=self.model_.preprocess, batch_size=BATCH_SIZE)
+        loader = image_loader(table, self.model_.preprocess, batch_size=BATCH_SIZE)
+        world = World(device=next(self.model_.parameters()).device)
         with as_value_errors():
-            outputs = infer(self.model_, loader, World(device=next(self.model_.parameters()).device))
-        probabilities = calibration_of(self.model_).probabilities(outputs.logits).numpy().astype(np.float64)
+            answers = infer(Learner(self.model_, Classify()), loader, world)
+        probabilities = calibration_of(self.model_).probabilities(answers["logits"]).numpy().astype(np.float64)
         return probabilities / probabilities.sum(axis=1, keepdims=True)
 
     def _convert(self, X: Any, *, reset: bool) -> Images:

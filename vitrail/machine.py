@@ -7,9 +7,11 @@ has such a choice to make asks here, or times both ways on its own model with `f
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import platform
 import time
+import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -38,6 +40,8 @@ FLAGS = (
     "bf16",
     "i8mm",
 )
+TILES = "amx_tile"
+ISA_VARIABLE, ISA_WITHOUT_TILES = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 
 
@@ -62,8 +66,45 @@ def now(device: torch.device | str = "cpu") -> float:
 
 
 @cache
+def avoid_broken_tiles() -> bool:
+    """Keep oneDNN from tile instructions (AMX) that the processor lists but that fail; return whether they do.
+
+    Some hypervisors pass AMX on without its description, and the first product in bfloat16 or int8 then ends the
+    process. oneDNN reads its limit when it is first used, so whatever builds or opens a model calls this first.
+    """
+    if TILES not in _list_flags() or os.environ.get(ISA_VARIABLE) or survives(_multiply_bfloat16):
+        return False
+    os.environ[ISA_VARIABLE] = ISA_WITHOUT_TILES
+    return True
+
+
+def survives(run: Callable[[], Any]) -> bool:
+    """Whether a call in a forked process returns; a process that cannot be forked counts as surviving."""
+    if not hasattr(os, "fork"):
+        return True
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads; this child starts none
+        pid = os.fork()
+    if pid == 0:
+        try:
+            faulthandler.disable()
+            torch.set_num_threads(1)
+            run()
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def _multiply_bfloat16() -> None:
+    matrix = torch.ones(SIDE, SIDE, dtype=torch.bfloat16)
+    torch.matmul(matrix, matrix)
+
+
+@cache
 def matmul_rate(dtype: str, device: str = "cpu") -> float | None:
     """Operations per second of a matrix product, measured once; None where there is no such product."""
+    if device == "cpu" and avoid_broken_tiles() and not survives(_multiply_bfloat16) and dtype != "float32":
+        return None  # oneDNN was in use before its limit could be set
     try:
         return measure_matmul(dtype, device)
     except (RuntimeError, NotImplementedError):
@@ -152,8 +193,12 @@ def processor() -> str:
 
 def instruction_sets() -> tuple[str, ...]:
     """The vector instructions that decide how fast products are, as far as the system lists them."""
-    listed = set(" ".join(_cpu_lines("flags") or _cpu_lines("Features")).split())
+    listed = _list_flags()
     return tuple(flag for flag in FLAGS if flag in listed)
+
+
+def _list_flags() -> set[str]:
+    return set(" ".join(_cpu_lines("flags") or _cpu_lines("Features")).split())
 
 
 def _cpu_lines(key: str) -> list[str]:
@@ -188,6 +233,7 @@ def choices() -> tuple[Choice, ...]:
             for dtype in ("float32", *(["bfloat16"] if bfloat16_is_faster() else []))
             for choice in _kernels(dtype)
         ),
+        *([Choice("tile instructions (AMX)", "off", "they are listed, but fail here")] if avoid_broken_tiles() else []),
         Choice("threads", str(torch.get_num_threads()), f"{num_cores()} cores for this process"),
     )
 

@@ -13,9 +13,9 @@ from vitrail.errors import unknown_name
 
 @cache
 def entries(package: str) -> tuple[str, ...]:
-    """List the names of a registry folder's entries, sorted."""
+    """List the names of a registry folder's entries, sorted; folders in it are not entries, but what entries share."""
     folder = importlib.import_module(package)
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(folder.__path__)))
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(folder.__path__) if not module.ispkg))
 
 
 def load(package: str, name: str) -> ModuleType:

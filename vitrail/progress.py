@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from vitrail.errors import printable
+from vitrail.metric.score import Score
 from vitrail.training.view import StepStatus
 
 LINE_SECONDS = 10.0
@@ -42,14 +43,14 @@ class LineView:
         self.last = time.monotonic()
         self.say(
             f"{status.done:4.0%}  step {status.step:,}  epoch {status.epoch:.1f}  loss {status.loss:.3f}  "
-            f"{status.images_per_second:,.0f} images/s  {duration(status.seconds_left)} left{self.best}"
+            f"{status.samples_per_second:,.0f}/s  {duration(status.seconds_left)} left{self.best}"
         )
 
-    def show_score(self, step: int, score: float, best: float, metric: str) -> None:
+    def show_score(self, step: int, score: Score, best: Score) -> None:
         """Print the validation score, and that of the weights saved as best (the loss counts in that choice too)."""
-        name = "accuracy" if metric == "top1" else "mean average precision"
-        self.best = f"  best {best:.2%}"
-        self.say(f"      step {step:,}: {name} {score:.2%} on validation images (best {best:.2%})")
+        value, highest = score.metric.format(score.value), score.metric.format(best.value)
+        self.best = f"  best {highest}"
+        self.say(f"      step {step:,}: {score.metric.title} {value} on validation data (best {highest})")
 
     def progress(self, label: str, done: int, total: int) -> None:
         """Print progress of anything but training steps."""
@@ -80,7 +81,7 @@ class BarView(LineView):
     def show(self, status: StepStatus) -> None:
         numbers = (
             f"step {status.step:,}  epoch {status.epoch:.1f}  loss {status.loss:.3f}{self.best}  "
-            f"{status.images_per_second:,.0f}/s  {duration(status.seconds_left)} left"
+            f"{status.samples_per_second:,.0f}/s  {duration(status.seconds_left)} left"
         )
         self._update("Training", status.done, 1.0, numbers)
 

@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from tests.contract.small_images import write_folder, write_shards
+from vitrail.batch import Batch
 from vitrail.data.augment import Augment
 from vitrail.data.cache import PixelCache
-from vitrail.data.loader import Batch, Loader
+from vitrail.data.loader import Loader
+from vitrail.data.prepare.image import image_loader
 from vitrail.data.reader import form
 from vitrail.data.table import Source
 from vitrail.data.transform import Preprocess
@@ -23,7 +25,7 @@ WORKERS = [0, 1, 2, 4]
 
 
 def loader_of(source: Source, **options) -> Loader:
-    return Loader(**{"source": source, "preprocess": SPEC, "batch_size": 8, "workers": 2, **options})
+    return image_loader(**{"source": source, "preprocess": SPEC, "batch_size": 8, "workers": 2, **options})
 
 
 def names_of(batches: list[Batch]) -> list[str]:
@@ -58,12 +60,12 @@ def test_only_the_broken_image_is_skipped(broken: tuple[Source, str], workers: i
     loader = loader_of(source, workers=workers, policy="skip", augment=augment)
     batches = list(loader.epoch())
     assert names_of(batches) == [item.name for item in source if item.name != name]
-    assert [len(batch.images) for batch in batches] == [8, 8, 7, 8, 5]
+    assert [len(batch.fields["image"]) for batch in batches] == [8, 8, 7, 8, 5]
     assert [(one.path, one.kind) for one in loader.skipped] == [(name, "skipped")]
     assert "not an image that Vitrail can read" in loader.skipped[0].detail
     assert batches[2].indices.tolist() == [16, 17, 18, 19, 21, 22, 23]
     if augment is None:
-        for item, image in zip(list(source)[21:24], batches[2].images[4:], strict=True):
+        for item, image in zip(list(source)[21:24], batches[2].fields["image"][4:], strict=True):
             pixels = SPEC.resize_and_crop(SPEC.decode(item.content()))
             assert torch.equal(image, SPEC.normalise(pixels[None])[0])
 
@@ -76,8 +78,8 @@ def test_ranks_agree_on_the_remaining_images(broken: tuple[Source, str], augment
     parts = [list(loader_of(source, policy="skip", augment=augment, rank=rank, world=4).epoch()) for rank in range(4)]
     for batch, *ranks in zip(whole, *parts, strict=True):
         assert batch.names == tuple(chain.from_iterable(part.names for part in ranks))
-        assert torch.equal(batch.labels, torch.cat([part.labels for part in ranks]))
-        assert torch.equal(batch.images, torch.cat([part.images for part in ranks]))
+        assert torch.equal(batch.fields["label"], torch.cat([part.fields["label"] for part in ranks]))
+        assert torch.equal(batch.fields["image"], torch.cat([part.fields["image"] for part in ranks]))
 
 
 @pytest.mark.parametrize("policy", ["error", "skip"])
@@ -109,7 +111,7 @@ def test_a_cached_file_may_vanish(tmp_path: Path) -> None:
     (tmp_path / "data" / table.names[-1]).unlink()
     again = list(loader.epoch())
     assert names_of(again) == table.names
-    assert torch.equal(again[-1].images, seen[-1].images)
+    assert torch.equal(again[-1].fields["image"], seen[-1].fields["image"])
     with pytest.raises(DataError, match=rf"{table.names[-1]} does not exist"):
         list(loader_of(table, cache=cache).epoch())
 

@@ -17,6 +17,7 @@ from tests.contract.small_images import write_folder, write_shards
 from vitrail.data.augment import Augment
 from vitrail.data.cache import GIB, PixelCache, digest
 from vitrail.data.loader import Loader
+from vitrail.data.prepare.image import image_loader
 from vitrail.data.reader import form
 from vitrail.data.source import folder
 from vitrail.data.table import Source
@@ -44,7 +45,9 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def loader_of(source: Source, place: Path, *, limit_gb: float = 0.1, spec: Preprocess = SPEC, **options) -> Loader:
     cache = PixelCache(form(spec, options.get("augment")), limit_gb=limit_gb, folder=place, outside=source.root)
-    return Loader(**{"source": source, "preprocess": spec, "batch_size": 8, "workers": 0, "cache": cache, **options})
+    return image_loader(
+        **{"source": source, "preprocess": spec, "batch_size": 8, "workers": 0, "cache": cache, **options}
+    )
 
 
 def noise(number: int, side: int = 32) -> np.ndarray:
@@ -74,7 +77,7 @@ def test_the_second_epoch_decodes_nothing(
     assert len(decoded) == len(set(decoded)) == 37
     list(loader.epoch(1))
     assert len(decoded) == 37
-    loader.cache.close()
+    loader.prepare.cache.close()
     again = loader_of(loader.source, tmp_path / "cache", augment=augment)
     list(again.epoch(5))
     assert len(decoded) == 37
@@ -89,9 +92,9 @@ def test_pending_pixels_are_found_in_the_next_epoch(decoded: list[str], tmp_path
 
 def test_a_known_file_is_not_even_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = loader_of(write_folder(tmp_path / "data"), tmp_path / "cache")
-    first = torch.cat([batch.images for batch in loader.epoch()])
+    first = torch.cat([batch.fields["image"] for batch in loader.epoch()])
     monkeypatch.setattr("vitrail.data.source.folder.read_file", None)
-    assert torch.equal(torch.cat([batch.images for batch in loader.epoch()]), first)
+    assert torch.equal(torch.cat([batch.fields["image"] for batch in loader.epoch()]), first)
 
 
 def test_an_image_is_identified_by_its_content(decoded: list[str], tmp_path: Path) -> None:
@@ -101,7 +104,7 @@ def test_an_image_is_identified_by_its_content(decoded: list[str], tmp_path: Pat
         Image.fromarray(noise(number)).save(root / str(number) / "0.bmp")
     loader = loader_of(folder.open_source(str(root)), tmp_path / "cache")
     list(loader.epoch())
-    loader.cache.close()
+    loader.prepare.cache.close()
     decoded.clear()
 
     (root / "0" / "0.bmp").rename(root / "0" / "renamed.bmp")
@@ -116,7 +119,7 @@ def test_an_image_is_identified_by_its_content(decoded: list[str], tmp_path: Pat
     table = folder.open_source(str(root))
     batch = next(loader_of(table, tmp_path / "cache").epoch())
     assert decoded == ["2/0.bmp"]
-    assert torch.equal(batch.images, torch.stack([SPEC(noise(number)) for number in (0, 1, 9, 3, 1)]))
+    assert torch.equal(batch.fields["image"], torch.stack([SPEC(noise(number)) for number in (0, 1, 9, 3, 1)]))
 
 
 @pytest.mark.parametrize(
@@ -136,12 +139,12 @@ def test_a_cache_belongs_to_its_preprocessing(other: dict, hits: bool, decoded: 
     table = write_folder(tmp_path / "data", num=8)
     first = loader_of(table, tmp_path / "cache")
     list(first.epoch())
-    first.cache.close()
+    first.prepare.cache.close()
     spec = SPEC.override(other)
     batch = next(loader_of(table, tmp_path / "cache", spec=spec).epoch())
     assert len(decoded) == (8 if hits else 16)
-    plain = next(Loader(source=table, preprocess=spec, batch_size=8, workers=0).epoch())
-    assert torch.equal(batch.images, plain.images)
+    plain = next(image_loader(table, spec, batch_size=8, workers=0).epoch())
+    assert torch.equal(batch.fields["image"], plain.fields["image"])
 
 
 def test_a_cache_belongs_to_its_augmentation() -> None:
@@ -169,14 +172,14 @@ def test_a_full_cache_changes_no_pixels(decoded: list[str], caplog: pytest.LogCa
     caplog.set_level(logging.INFO, "vitrail")
     spec, table = Preprocess(size=(160, 160)), write_folder(tmp_path / "data")  # 2.8 MB of pixels
     loader = loader_of(table, tmp_path / "cache", spec=spec, limit_gb=1 / 1024)
-    plain = torch.cat([batch.images for batch in Loader(source=table, preprocess=spec, batch_size=8).epoch()])
+    plain = torch.cat([batch.fields["image"] for batch in image_loader(table, spec, batch_size=8).epoch()])
     for _ in range(2):
-        assert torch.equal(torch.cat([batch.images for batch in loader.epoch()]), plain)
+        assert torch.equal(torch.cat([batch.fields["image"] for batch in loader.epoch()]), plain)
     assert len(decoded) == 3 * 37
     assert [record.message for record in caplog.records].count(
         "the pixel cache is full: the remaining images are decoded every time"
     ) == 1
-    assert (loader.cache.path / "data.mdb").stat().st_size <= MIB
+    assert (loader.prepare.cache.path / "data.mdb").stat().st_size <= MIB
 
 
 def test_the_limit_is_for_all_forms_together(tmp_path: Path) -> None:

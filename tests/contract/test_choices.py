@@ -13,8 +13,11 @@ import yaml
 from tests.conftest import fill
 from tests.contract.small_images import table_of, write_folder
 from vitrail import create_model, load, save_weights
+from vitrail.data.prepare.image import scale_size
+from vitrail.kind.classification import check_source
 from vitrail.objective.classify import Classify
 from vitrail.training import throughput
+from vitrail.training.learner import Learner
 from vitrail.training.settings import Settings
 from vitrail.training.splits import make_splits
 from vitrail.training.task import Task
@@ -50,7 +53,7 @@ def decisions(run: Path) -> dict[str, Any]:
 )
 def test_smaller_images_are_whole_cells(factor: float, size: tuple[int, int]) -> None:
     model = create_model("vit_mu_patch16_224", image_size=(224, 160))
-    assert throughput.scale_image_size(model.spec, factor) == size
+    assert scale_size(model.spec.image_size, model.spec.layout.grid, factor) == size
 
 
 @pytest.mark.parametrize(("speed", "size"), [(1e6, 224), (24.0, 144), (1.0, 112)])
@@ -92,11 +95,18 @@ def test_a_choice_is_made_once_for_a_run(images: Path, tmp_path: Path, monkeypat
 def test_speed_is_measured_and_leaves_no_trace() -> None:
     model, labels = create_model("vit_mu_patch4_gap_16", num_classes=3), torch.arange(3).repeat(20)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    few = throughput.measure_cost(model, Classify(), torch.randn(60, 3, 16, 16), labels, World(), bfloat16=False)
     larger = create_model("vit_mu_patch4_gap_16", num_classes=3, image_size=64, depth=8)
-    many = throughput.measure_cost(larger, Classify(), torch.randn(60, 3, 64, 64), labels, World(), bfloat16=False)
-    assert few.images_per_second(1) > many.images_per_second(1) > 0
-    assert 10 * few.bytes_per_image < many.bytes_per_image
+    few, many = (
+        throughput.measure_cost(
+            Learner(each, Classify()),
+            {"image": torch.randn(60, 3, side, side), "label": labels},
+            World(),
+            bfloat16=False,
+        )
+        for each, side in ((model, 16), (larger, 64))
+    )
+    assert few.samples_per_second(1) > many.samples_per_second(1) > 0
+    assert 10 * few.bytes_per_sample < many.bytes_per_sample
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
 
@@ -106,9 +116,9 @@ def test_a_machine_without_a_compiler_goes_without(monkeypatch: pytest.MonkeyPat
         raise RuntimeError("no compiler")
 
     monkeypatch.setattr(torch, "compile", lambda model, **_: refuse)
-    model = create_model("vit_mu_patch4_gap_16", num_classes=3)
-    images, labels = torch.randn(6, 3, 16, 16), torch.arange(6) % 3
-    assert not throughput.compile_is_faster(model, Classify(), images, labels, World(), bfloat16=False)
+    learner = Learner(create_model("vit_mu_patch4_gap_16", num_classes=3), Classify())
+    fields = {"image": torch.randn(6, 3, 16, 16), "label": torch.arange(6) % 3}
+    assert not throughput.compile_is_faster(learner, fields, World(), bfloat16=False)
 
 
 def test_torch_compile_is_tried_only_in_long_runs(
@@ -119,7 +129,9 @@ def test_torch_compile_is_tried_only_in_long_runs(
     train(images, **options, run=tmp_path / "short", view=view)
     monkeypatch.setattr("vitrail.training.plan.MIN_COMPILE_SECONDS", 0.0)
     tried = []
-    monkeypatch.setattr(throughput, "compile_is_faster", lambda *args, **options: tried.append(len(args[2])) or False)
+    monkeypatch.setattr(
+        throughput, "compile_is_faster", lambda *args, **options: tried.append(len(args[1]["image"])) or False
+    )
     train(images, **options, run=tmp_path / "long", view=view)
     assert tried == [12]
     assert [line for line in view.said if "torch.compile" in line] == ["Trying torch.compile, because the run is long."]
@@ -144,8 +156,10 @@ def test_auto_checks_the_data_first(images: Path, tmp_path: Path) -> None:
 def test_no_time_to_scan_all_images_is_remembered() -> None:
     table, view, stored = table_of([0, 1] * 20, side=64), RecordingView(), {}
     short = Settings(minutes=1e-9)
-    first = make_splits(table, short, view, World(), check=True, decisions=stored)
+    first = make_splits(table, short, view, World(), require=check_source, check=True, decisions=stored)
     assert stored == {"scanned": False}
     assert "Not searching for duplicates" in view.said[0]
-    again = make_splits(table, Settings(minutes=1000.0), view, World(), check=True, decisions=stored)
+    again = make_splits(
+        table, Settings(minutes=1000.0), view, World(), require=check_source, check=True, decisions=stored
+    )
     assert (first.val.names, first.note) == (again.val.names, again.note)

@@ -16,7 +16,7 @@ import torch
 
 from tests.contract.small_images import write_folder
 from vitrail.data.cache import PixelCache, digest
-from vitrail.data.loader import Loader
+from vitrail.data.prepare.image import image_loader
 from vitrail.data.reader import form
 from vitrail.data.transform import Preprocess
 from vitrail.errors import DataError
@@ -137,11 +137,11 @@ def test_a_truncated_file_kills_no_process(size: int, tmp_path: Path) -> None:
 def test_damaged_pages_are_ignored(tmp_path: Path) -> None:
     """The file opens, but what its header points to is gone: images are decoded as if there were no cache."""
     table = write_folder(tmp_path / "data")
-    plain = torch.cat([batch.images for batch in Loader(source=table, preprocess=SPEC, batch_size=8).epoch()])
+    plain = torch.cat([batch.fields["image"] for batch in image_loader(table, SPEC, batch_size=8).epoch()])
     for damaged in (False, True):
         cache = PixelCache(form(SPEC, None), limit_gb=0.05, folder=tmp_path / "cache")
-        loader = Loader(source=table, preprocess=SPEC, batch_size=8, cache=cache)
-        assert torch.equal(torch.cat([batch.images for batch in loader.epoch()]), plain)
+        loader = image_loader(table, SPEC, batch_size=8, cache=cache)
+        assert torch.equal(torch.cat([batch.fields["image"] for batch in loader.epoch()]), plain)
         cache.close()
         file = cache.path / "data.mdb"
         if not damaged:
@@ -177,10 +177,10 @@ def test_a_full_disk_only_stops_writing(error: Exception, caplog: pytest.LogCapt
     table = write_folder(tmp_path / "data")
     cache = PixelCache(form(SPEC, None), limit_gb=0.05, folder=tmp_path / "cache")
     disk = cache.environment = FullDisk(cache.environment, error)
-    loader = Loader(source=table, preprocess=SPEC, batch_size=8, cache=cache)
-    plain = torch.cat([batch.images for batch in Loader(source=table, preprocess=SPEC, batch_size=8).epoch()])
+    loader = image_loader(table, SPEC, batch_size=8, cache=cache)
+    plain = torch.cat([batch.fields["image"] for batch in image_loader(table, SPEC, batch_size=8).epoch()])
     for epoch in range(3):
-        assert torch.equal(torch.cat([batch.images for batch in loader.epoch(epoch)]), plain)
+        assert torch.equal(torch.cat([batch.fields["image"] for batch in loader.epoch(epoch)]), plain)
     assert disk.tries == 1
     assert caplog.text.count("the pixel cache cannot be written") == 1
     assert "No space left" in caplog.text

@@ -16,10 +16,10 @@ from PIL import Image
 from tests.conftest import fill
 from tests.contract.small_models import METHODS, SMALL, foreign, random_image, small
 from vitrail import create_model, explain, save_weights
+from vitrail.calibration import Calibration
 from vitrail.errors import DataError, InspectionError, UnknownNameError, WeightsError
 from vitrail.inspection import page
 from vitrail.inspection.drawing import save_figure
-from vitrail.run.calibrate import Calibration
 from vitrail.run.open import open_model
 
 

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from tests.contract.small_images import table_of, write_folder, write_shards
+from vitrail.batch import Batch
 from vitrail.data.augment import Augment
 from vitrail.data.cache import PixelCache
-from vitrail.data.loader import Batch, Loader
+from vitrail.data.loader import Loader
+from vitrail.data.prepare.image import image_loader
 from vitrail.data.reader import form
 from vitrail.data.table import Source, Table
 from vitrail.data.transform import Preprocess
@@ -45,7 +47,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Source]:
 
 def loader_of(source: Source, **options) -> Loader:
     fields = {"batch_size": 8, "shuffle": True, "seed": 7, "workers": 0, **options}
-    return Loader(source=source, preprocess=SPEC, **fields)
+    return image_loader(source, SPEC, **fields)
 
 
 def same(ours: list[Batch], theirs: list[Batch]) -> None:
@@ -53,15 +55,17 @@ def same(ours: list[Batch], theirs: list[Batch]) -> None:
     for one, other in zip(ours, theirs, strict=True):
         assert one.names == other.names
         assert torch.equal(one.indices, other.indices)
-        assert torch.equal(one.labels, other.labels)
-        assert torch.equal(one.images, other.images)
+        assert torch.equal(one.fields["label"], other.fields["label"])
+        assert torch.equal(one.fields["image"], other.fields["image"])
 
 
 def joined(parts: list[list[Batch]]) -> list[Batch]:
     """The batches of all ranks, concatenated."""
     return [
         Batch(
-            *(torch.cat(field) for field in list(zip(*batch, strict=True))[:3]), sum((one.names for one in batch), ())
+            {name: torch.cat([one.fields[name] for one in batch]) for name in batch[0].fields},
+            torch.cat([one.indices for one in batch]),
+            sum((one.names for one in batch), ()),
         )
         for batch in zip(*parts, strict=True)
     ]
@@ -117,14 +121,14 @@ def test_names_and_labels_belong_to_the_image(sources: dict[str, Source]) -> Non
     for source in sources.values():
         known = {item.name: (item.index, *item.labels) for item in source}
         for batch in loader_of(source).epoch():
-            for name, index, label in zip(batch.names, batch.indices, batch.labels, strict=True):
+            for name, index, label in zip(batch.names, batch.indices, batch.fields["label"], strict=True):
                 assert known[name] == (index, label)
 
 
 def test_without_augmentation_the_pixels_are_those_of_the_preprocessing(sources: dict[str, Source]) -> None:
     source = sources["table"]
     for batch in loader_of(source).batches(0, 2):
-        for index, image in zip(batch.indices.tolist(), batch.images, strict=True):
+        for index, image in zip(batch.indices.tolist(), batch.fields["image"], strict=True):
             pixels = SPEC.resize_and_crop(SPEC.decode(source[index].content()))
             assert torch.equal(image, SPEC.normalise(pixels[None])[0])
 
@@ -134,7 +138,7 @@ def test_seeds_and_epochs_change_the_pixels(sources: dict[str, Source]) -> None:
         loader = loader_of(sources["table"], seed=seed, augment=Augment())
         batches = list(loader.epoch(epoch))
         order = torch.cat([batch.indices for batch in batches]).argsort()
-        return torch.cat([batch.images for batch in batches])[order]
+        return torch.cat([batch.fields["image"] for batch in batches])[order]
 
     first = shown(0, 0)
     assert torch.equal(first, shown(0, 0))
@@ -146,7 +150,7 @@ def test_balanced_sampling_evens_out_90_9_1() -> None:
     source = table_of([0] * 90 + [1] * 9 + [2])
     for epoch in range(4):
         batches = list(loader_of(source, balanced=True, batch_size=10).epoch(epoch))
-        counts = torch.cat([batch.labels for batch in batches]).bincount()
+        counts = torch.cat([batch.fields["label"] for batch in batches]).bincount()
         assert sorted(counts.tolist()) == [33, 33, 34]
         rare = torch.cat([batch.indices for batch in batches]).bincount(minlength=100)[90:99]
         assert set(rare.tolist()) <= {3, 4}  # each image of a class once before any is shown again
@@ -156,7 +160,9 @@ def test_balanced_sampling_augments_a_rare_image_differently_each_time() -> None
     """The only image of its class is shown 33 times, with a different augmentation each time."""
     source = table_of([0] * 90 + [1] * 9 + [2], side=24)
     batches = list(loader_of(source, balanced=True, batch_size=10, augment=Augment()).epoch())
-    images = torch.cat([batch.images for batch in batches])[torch.cat([batch.indices for batch in batches]) == 99]
+    images = torch.cat([batch.fields["image"] for batch in batches])[
+        torch.cat([batch.indices for batch in batches]) == 99
+    ]
     assert len(images.flatten(1).unique(dim=0)) == len(images) >= 33
 
 
@@ -164,7 +170,7 @@ def test_balanced_sampling_augments_a_rare_image_differently_each_time() -> None
 def test_repeats_come_in_a_row(sources: dict[str, Source], source: str) -> None:
     batches = list(loader_of(sources[source], augment=Augment(repeats=3), batch_size=6).epoch())
     indices = torch.cat([batch.indices for batch in batches])
-    images = torch.cat([batch.images for batch in batches])
+    images = torch.cat([batch.fields["image"] for batch in batches])
     assert len(indices) == 37
     rows = indices[:36].view(12, 3)
     assert (rows == rows[:, :1]).all()
@@ -174,9 +180,9 @@ def test_repeats_come_in_a_row(sources: dict[str, Source], source: str) -> None:
 
 
 def test_balanced_sampling_needs_labels_and_any_order(sources: dict[str, Source]) -> None:
-    with pytest.raises(DataError, match=r"balanced sampling needs one label per image"):
+    with pytest.raises(DataError, match=r"balanced sampling needs one label per item"):
         loader_of(sources["stream"], balanced=True)
-    with pytest.raises(DataError, match=r"balanced sampling needs one label per image"):
+    with pytest.raises(DataError, match=r"balanced sampling needs one label per item"):
         loader_of(multi_label(), balanced=True)
 
 
@@ -184,7 +190,7 @@ def test_balanced_sampling_needs_labels_and_any_order(sources: dict[str, Source]
     ("options", "message"),
     [
         ({"batch_size": 9, "world": 2}, r"multiple of 2.\n  Got 9 for 2 ranks.\n  Try 8."),
-        ({"batch_size": 7, "augment": MIXED}, r"multiple of 2(.|\n)*images mixed in pairs.\n  Try 8."),
+        ({"batch_size": 7, "augment": MIXED}, r"multiple of 2(.|\n)*mixed in pairs.\n  Try 8."),
         ({"batch_size": 6, "world": 2, "augment": MIXED}, r"multiple of 4(.|\n)*Try 8."),
         ({"batch_size": 1, "world": 4}, r"multiple of 4(.|\n)*Try 4."),
         ({"batch_size": 0}, r"multiple of 1(.|\n)*Try 1."),
@@ -197,7 +203,7 @@ def test_batch_sizes_that_cannot_be_divided(sources: dict[str, Source], options:
 
 def test_the_data_must_fill_a_batch(sources: dict[str, Source]) -> None:
     with pytest.raises(
-        DataError, match=r"does not fill a single batch.\n  Got 37 images, 38 per batch.\n  Try a smaller"
+        DataError, match=r"does not fill a single batch.\n  Got 37 samples, 38 per batch.\n  Try a smaller"
     ):
         next(loader_of(sources["table"], batch_size=38, drop_last=True).batches())
     assert len(next(loader_of(sources["table"], batch_size=38).batches()).names) == 37
@@ -211,8 +217,8 @@ def multi_label() -> Table:
 
 def test_multi_label_targets_are_zeros_and_ones() -> None:
     batch = next(loader_of(multi_label(), shuffle=False).batches())
-    assert batch.labels.tolist() == [[0, 0, 1, 0], [0, 0, 0, 0], [1, 0, 0, 1], [0, 0, 0, 1]]
-    assert batch.labels.dtype == torch.float32
+    assert batch.fields["label"].tolist() == [[0, 0, 1, 0], [0, 0, 0, 0], [1, 0, 0, 1], [0, 0, 0, 1]]
+    assert batch.fields["label"].dtype == torch.float32
 
 
 def test_read_only_pixels_give_no_warning() -> None:
@@ -222,7 +228,7 @@ def test_read_only_pixels_give_no_warning() -> None:
     torch.set_warn_always(True)  # otherwise only the first warning of a process is shown
     try:
         for side in (8, 24):  # as they are, and resized
-            loader = Loader(source=table, preprocess=Preprocess(size=(side, side)), batch_size=4, workers=0)
+            loader = image_loader(table, Preprocess(size=(side, side)), batch_size=4, workers=0)
             assert len(next(loader.batches()).names) == 4
     finally:
         torch.set_warn_always(False)

@@ -10,13 +10,14 @@ import pytest
 import torch
 from sklearn import metrics
 
+from vitrail.calibration import Calibration, free_energy
 from vitrail.metric.calibration import brier_score, calibration_error, calibration_noise, reliability
 from vitrail.metric.interval import bootstrap_interval, mean_proportion_interval, wilson_interval
 from vitrail.metric.paired import compare_hits
 from vitrail.metric.per_class import balanced_accuracy, class_scores, confused_pairs, confusion_matrix
 from vitrail.metric.ranking import mean_average_precision, weighted_map
 from vitrail.metric.summary import summarise
-from vitrail.run.calibrate import Calibration, calibrate, free_energy, read_calibration, write_calibration
+from vitrail.run.calibrate import calibrate, read_calibration, write_calibration
 
 TRIALS = 500
 

@@ -17,13 +17,13 @@ from PIL import Image
 from tests.contract.colours import exit_code, learn, pixels_of, write_colours
 from tests.contract.small_images import write_shards
 from vitrail import VitClassifier, compare, evaluate, load, train
+from vitrail.calibration import Calibration
 from vitrail.data.find import open_data
 from vitrail.errors import DataError, RunError, WeightsError
 from vitrail.report.chart import Line, line_chart, reliability_chart
 from vitrail.report.percent import percent
 from vitrail.report.run import confusion_table, write_report
 from vitrail.report.thumbnails import thumbnail
-from vitrail.run.calibrate import Calibration
 from vitrail.run.predictions import prediction_rows, read_predictions, suspects
 
 

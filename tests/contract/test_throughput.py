@@ -7,27 +7,27 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from tests.contract.test_choices import RecordingView
 from vitrail import create_model, load, machine, train
 from vitrail.machine import Choice
 from vitrail.objective.classify import Classify
 from vitrail.training import throughput
+from vitrail.training.learner import Learner
 from vitrail.training.plan import make_plan, read_plan
 from vitrail.training.throughput import Cost, Kernels
 from vitrail.training.world import World
 
-IMAGES, LABELS = torch.zeros(4, 3, 16, 16), torch.zeros(4, dtype=torch.int64)
+FIELDS = {"image": torch.zeros(4, 3, 16, 16), "label": torch.zeros(4, dtype=torch.int64)}
 
 
 def test_a_forecast_counts_the_whole_step() -> None:
     cost = Cost(0.0, forward=1.0, backward=2.0, update=10.0, data=0.5)
-    assert cost.images_per_second(10) == pytest.approx(1 / (1 + 2 + 1 + 0.5))
-    assert cost.images_per_second(1) == pytest.approx(1 / (1 + 2 + 10 + 0.5))
+    assert cost.samples_per_second(10) == pytest.approx(1 / (1 + 2 + 1 + 0.5))
+    assert cost.samples_per_second(1) == pytest.approx(1 / (1 + 2 + 10 + 0.5))
     beside = cost._replace(overlaps=True)
-    assert beside.images_per_second(10) == pytest.approx(1 / 4), "a GPU computes while images are read"
-    assert beside._replace(data=7.0).images_per_second(10) == pytest.approx(1 / 7)
+    assert beside.samples_per_second(10) == pytest.approx(1 / 4), "a GPU computes while images are read"
+    assert beside._replace(data=7.0).samples_per_second(10) == pytest.approx(1 / 7)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_kernels_are_chosen_by_speed(
     gain: float, attention: float, conv: float, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """bfloat16 is `gain` times as fast on the model, the other kernels so many times as fast on the machine."""
-    model = create_model("vit_nano_conv4_32", num_classes=3)
+    learner = Learner(create_model("vit_nano_conv4_32", num_classes=3), Classify())
     used = []
     apply = Kernels.apply
     monkeypatch.setattr(Kernels, "apply", lambda kernels, model: (used.append(kernels), apply(kernels, model)))
@@ -52,12 +52,12 @@ def test_kernels_are_chosen_by_speed(
     monkeypatch.setattr(machine, "contiguous_speed", lambda dtype: conv)
     monkeypatch.setattr(throughput, "bfloat16_is_faster", lambda device: True)
 
-    def measure(model: nn.Module, *_: Any, bfloat16: bool) -> Cost:
+    def measure(learner: Learner, *_: Any, bfloat16: bool) -> Cost:
         assert bfloat16 == used[-1].bfloat16
         return Cost(0.0, 1 / gain if bfloat16 else 1.0, 0.0)
 
     monkeypatch.setattr(throughput, "measure_cost", measure)
-    found, _ = throughput.choose_kernels(model, Classify(), IMAGES, LABELS, World())
+    found, _ = throughput.choose_kernels(learner, FIELDS, World())
     assert found == kernels
     assert used[-1] == kernels, "and the model is left as it will be trained"
 
@@ -65,19 +65,19 @@ def test_kernels_are_chosen_by_speed(
 def test_slow_bfloat16_is_never_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
-    def measure(model: nn.Module, *_: Any, bfloat16: bool) -> Cost:
+    def measure(learner: Learner, *_: Any, bfloat16: bool) -> Cost:
         tried.append(bfloat16)
         return Cost(0.0, 1.0, 1.0)
 
     monkeypatch.setattr(throughput, "measure_cost", measure)
     monkeypatch.setattr(machine, "matmul_rate", lambda dtype, device="cpu": {"float32": 1.0, "bfloat16": 0.03}[dtype])
-    model = create_model("vit_mu_patch16_224", num_classes=3)
-    kernels, _ = throughput.choose_kernels(model, Classify(), IMAGES, LABELS, World())
+    learner = Learner(create_model("vit_mu_patch16_224", num_classes=3), Classify())
+    kernels, _ = throughput.choose_kernels(learner, FIELDS, World())
     assert not kernels.bfloat16
     assert not any(tried)
-    assert not throughput.bfloat16_predicts_faster(model, IMAGES, World())
+    assert not throughput.bfloat16_answers_faster(learner, FIELDS, World())
     tried.clear()
-    kernels, _ = throughput.choose_kernels(model, Classify(), IMAGES, LABELS, World(), bfloat16=True)
+    kernels, _ = throughput.choose_kernels(learner, FIELDS, World(), bfloat16=True)
     assert kernels.bfloat16, "but users can request it"
 
 
@@ -85,7 +85,7 @@ def test_an_update_is_timed_and_changes_nothing() -> None:
     from vitrail.training.plan import _make_update
     from vitrail.training.recipe.scratch import Spec
 
-    model = create_model("vit_mu_patch4_gap_16", num_classes=3)
+    model = Learner(create_model("vit_mu_patch4_gap_16", num_classes=3), Classify())
     before = {name: value.clone() for name, value in model.state_dict().items()}
     assert throughput.time_update(model, _make_update(model, Spec(steps=1), torch.float32), World()) > 0.0
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -114,14 +114,14 @@ def test_attention_is_unfused_on_request(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_plan_of_an_earlier_version_continues_as_it_was() -> None:
     stored = {"bfloat16": True, "images_per_second": 100.0, "told": "Training in bfloat16.", "batch_size": 8}
-    plan = read_plan(stored)
+    plan = read_plan(stored, "images")
     assert plan["muon"] == "bfloat16"
     assert plan["channels_last"]
     assert not plan["fused_attention"]
     assert plan["evaluated_per_second"] == 150.0
     assert plan["summary"] == "Training in bfloat16."
-    assert read_plan({**stored, "bfloat16": False})["fused_attention"]
-    assert read_plan({**stored, "muon": "float32"})["muon"] == "float32"
+    assert read_plan({**stored, "bfloat16": False}, "images")["fused_attention"]
+    assert read_plan({**stored, "muon": "float32"}, "images")["muon"] == "float32"
 
 
 def test_two_ways_are_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ DIGITS = ("steps=3", "batch_size=32", "precision=float32", "small_until=0.0")
 def test_a_run_that_is_slower_than_forecast_says_so_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def optimistic(*args: Any, **options: Any) -> dict[str, Any]:
         plan = make_plan(*args, **options)
-        return {**plan, "images_per_second": factor * plan["images_per_second"]}
+        return {**plan, "samples_per_second": factor * plan["samples_per_second"]}
 
     monkeypatch.setattr("vitrail.training.task.make_plan", optimistic)
     monkeypatch.setattr("vitrail.training.state.GRACE_SECONDS", 0.0)
@@ -193,7 +193,7 @@ def test_auto_uses_logistic_regression_if_it_is_better(tmp_path: Path, monkeypat
     predictions = (tmp_path / "run" / "predictions.csv").read_text().splitlines()
     assert len(predictions) == 1 + 144 + 359
 
-    monkeypatch.setattr("vitrail.training.baseline.C_VALUE", 1e-9)
+    monkeypatch.setattr("vitrail.training.recipe.image.baseline.C_VALUE", 1e-9)
     train("digits", run=tmp_path / "useless", settings=DIGITS, report=False)
     assert load(tmp_path / "useless").name == "vit_nano_conv2_8", "a useless baseline is not used"
     train("digits", model="vit_mu_conv2_8", run=tmp_path / "named", settings=DIGITS, report=False)

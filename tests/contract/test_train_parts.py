@@ -13,21 +13,23 @@ import torch
 from torch import Tensor, nn
 
 from vitrail import catalogue, machine
+from vitrail.objective.classify import Classify
 from vitrail.run.checkpoint import Checkpoint, load, save
 from vitrail.training import clock as clock_module
 from vitrail.training import optim
 from vitrail.training.clock import Clock
 from vitrail.training.ema import Ema
 from vitrail.training.guard import WINDOW, Guard
+from vitrail.training.learner import Learner
 from vitrail.training.schedule import Schedule, lr_scale
 
 SCHEDULES = get_args(Schedule)
 KINDS = get_args(optim.OptimizerName)
 
 
-def model_of(name: str = "vit_mu_patch4_8") -> nn.Module:
+def learner_of(name: str = "vit_mu_patch4_8") -> Learner:
     torch.manual_seed(0)
-    return catalogue.create_model(name, num_classes=3)
+    return Learner(catalogue.create_model(name, num_classes=3), Classify())
 
 
 @pytest.mark.parametrize("warmup", [0.0, 0.1, 0.9])
@@ -141,13 +143,13 @@ def test_guard_resumes_from_its_state(num: int) -> None:
 
 def test_ema() -> None:
     """The decay starts low and then reaches its setting."""
-    model = nn.Linear(1, 1, bias=False)
+    model = Learner(nn.Linear(1, 1, bias=False), Classify())
     with torch.no_grad():
-        model.weight.zero_()
+        model.model.weight.zero_()
     average, expected = Ema(model, 0.9), 0.0
     for step in range(1, 200):
         with torch.no_grad():
-            model.weight.fill_(step)
+            model.model.weight.fill_(step)
         average.update(step)
         decay = min(0.9, (1 + step) / (10 + step))
         expected = decay * expected + (1 - decay) * step
@@ -156,25 +158,25 @@ def test_ema() -> None:
 
 
 def test_ema_applied_and_restored() -> None:
-    model = model_of()
+    model = learner_of()
     average = Ema(model, 0.5)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1.0)
-    weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    weights = {name: parameter.detach().clone() for name, parameter in model.named_weights()}
     with average.applied():
-        assert all(torch.equal(parameter, average.tensors()[name]) for name, parameter in model.named_parameters())
-        assert not torch.equal(model.head.weight, weights["head.weight"])
-    assert all(torch.equal(parameter, weights[name]) for name, parameter in model.named_parameters())
+        assert all(torch.equal(parameter, average.tensors()[name]) for name, parameter in model.named_weights())
+        assert not torch.equal(model.model.head.weight, weights["head.weight"])
+    assert all(torch.equal(parameter, weights[name]) for name, parameter in model.named_weights())
     other = Ema(model, 0.5)
     other.restore(average.tensors())
     assert all(torch.equal(tensor, average.tensors()[name]) for name, tensor in other.tensors().items())
     assert all(tensor is not average.tensors()[name] for name, tensor in other.tensors().items())
 
 
-def groups_of(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dict[str, tuple[str, float, float]]:
+def groups_of(model: Learner, optimizers: list[torch.optim.Optimizer]) -> dict[str, tuple[str, float, float]]:
     """For each parameter its optimizer, its peak learning rate and its weight decay."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names = {parameter: name for name, parameter in model.named_weights()}
     found: dict[str, tuple[str, float, float]] = {}
     for optimizer in optimizers:
         for group in optimizer.param_groups:
@@ -187,9 +189,9 @@ def groups_of(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dict
 @pytest.mark.parametrize("kind", ["adamw", "sgd"])
 @pytest.mark.parametrize("name", ["vit_mu_patch4_8", "vit_nano_conv2_8"])
 def test_what_decays(kind: optim.OptimizerName, name: str) -> None:
-    model = model_of(name)
+    model = learner_of(name)
     found = groups_of(model, optim.make_optimizers(model, kind, lr=0.1, weight_decay=0.3))
-    assert found.keys() == dict(model.named_parameters()).keys()
+    assert found.keys() == dict(model.named_weights()).keys()
     assert {optimizer for optimizer, _, _ in found.values()} == {{"adamw": "AdamW", "sgd": "SGD"}[kind]}
     assert {peak for _, peak, _ in found.values()} == {0.1}
     decaying = {name for name, (_, _, decay) in found.items() if decay == 0.3}
@@ -201,10 +203,10 @@ def test_what_decays(kind: optim.OptimizerName, name: str) -> None:
 @pytest.mark.parametrize("name", ["vit_mu_patch4_8", "vit_nano_conv2_8"])
 def test_what_muon_updates(name: str) -> None:
     """Matrices and convolutions, but not the head, norms, biases, tokens and positions."""
-    model = model_of(name)
+    model = learner_of(name)
     found = groups_of(model, optim.make_optimizers(model, "muon", lr=0.1, weight_decay=0.3))
-    assert found.keys() == dict(model.named_parameters()).keys()
-    for parameter_name, parameter in model.named_parameters():
+    assert found.keys() == dict(model.named_weights()).keys()
+    for parameter_name, parameter in model.named_weights():
         matrix = parameter.ndim in (2, 4) and not parameter_name.startswith("head")
         expected = ("Muon", 0.1, 0.3) if matrix else ("AdamW", 0.1 * optim.ADAM_LR_FRACTION, 0.0)
         assert found[parameter_name] == expected, parameter_name
@@ -212,7 +214,7 @@ def test_what_muon_updates(name: str) -> None:
 
 def test_layers_decay() -> None:
     """Each layer has a lower learning rate than the one above it: highest for the head, lowest for the stem."""
-    model = model_of()
+    model = learner_of()
     found = groups_of(model, optim.make_optimizers(model, "adamw", lr=1.0, weight_decay=0.1, layer_decay=0.5))
     layers = {"cls": 3, "pos": 3, "patch": 3, "blocks.0": 2, "blocks.1": 1, "norm": 0, "head": 0}
     for name, (_, peak, _) in found.items():
@@ -221,16 +223,16 @@ def test_layers_decay() -> None:
 
 
 def test_frozen_parameters_are_left_alone() -> None:
-    model = model_of()
+    model = learner_of()
     model.requires_grad_(requires_grad=False)
-    model.head.requires_grad_(requires_grad=True)
+    model.model.head.requires_grad_(requires_grad=True)
     for kind in KINDS:
         found = groups_of(model, optim.make_optimizers(model, kind, lr=1.0, weight_decay=0.1, layer_decay=0.5))
         assert set(found) == {"head.weight", "head.bias"}
 
 
 def test_learning_rates_scale_with_the_peak() -> None:
-    optimizers = optim.make_optimizers(model_of(), "muon", lr=0.1, weight_decay=0.0, layer_decay=0.5)
+    optimizers = optim.make_optimizers(learner_of(), "muon", lr=0.1, weight_decay=0.0, layer_decay=0.5)
     for factor in (0.5, 0.0, 1.0):
         optim.scale_lr(optimizers, factor)
         assert all(group["lr"] == group["peak"] * factor for each in optimizers for group in each.param_groups)
@@ -301,7 +303,7 @@ def test_muon_takes_the_faster_number_format(
     assert len(timed) == (2 if dtype == "bfloat16" else 0)
 
 
-def steps(model: nn.Module, optimizers: list[torch.optim.Optimizer], numbers: range) -> None:
+def steps(model: Learner, optimizers: list[torch.optim.Optimizer], numbers: range) -> None:
     """Steps with gradients that depend on the weights and the step."""
     for number in numbers:
         optim.scale_lr(optimizers, 1.0 / (1 + number))
@@ -312,18 +314,18 @@ def steps(model: nn.Module, optimizers: list[torch.optim.Optimizer], numbers: ra
             optimizer.step()
 
 
-def weights(model: nn.Module) -> dict[str, Tensor]:
-    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+def weights(model: Learner) -> dict[str, Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in model.named_weights()}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_optimizers_resume(kind: optim.OptimizerName, tmp_path: Path) -> None:
     """Their state goes through a checkpoint, and the next steps are the same, bit for bit."""
 
-    def make(model: nn.Module) -> list[torch.optim.Optimizer]:
+    def make(model: Learner) -> list[torch.optim.Optimizer]:
         return optim.make_optimizers(model, kind, lr=0.02, weight_decay=0.1, layer_decay=0.9)
 
-    model = model_of().to(memory_format=torch.channels_last)
+    model = learner_of().to(memory_format=torch.channels_last)
     optimizers = make(model)
     assert optim.get_state(optimizers, model) == {}
     steps(model, optimizers, range(3))

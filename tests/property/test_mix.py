@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vitrail.data.augment import Augment
-from vitrail.data.loader import Loader
 from vitrail.data.mix import mix, one_hot
+from vitrail.data.prepare.image import image_loader
 from vitrail.data.rng import epoch_order
 from vitrail.data.table import NO_SPLIT, Table
 from vitrail.data.transform import Preprocess
@@ -123,27 +123,25 @@ def table_of(labels: list[int]) -> Table:
 def test_the_loader_mixes_only_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     monkeypatch.setattr(
-        "vitrail.data.loader.mix", lambda images, targets, *_, **__: calls.append(1) or (images, targets)
+        "vitrail.data.prepare.image.mix", lambda images, targets, *_, **__: calls.append(1) or (images, targets)
     )
     for augment in (None, Augment(), Augment(mixup=0.5), Augment(cutmix=0.5)):
-        loader = Loader(
-            source=table_of([0, 1]), preprocess=Preprocess(size=(4, 4)), batch_size=2, augment=augment, workers=0
-        )
+        loader = image_loader(table_of([0, 1]), Preprocess(size=(4, 4)), batch_size=2, augment=augment, workers=0)
         batch = next(loader.batches())
-        assert batch.labels.ndim == 1 + len(calls)
+        assert batch.fields["label"].ndim == 1 + len(calls)
         assert len(calls) == (augment is not None and augment.mixup + augment.cutmix > 0)
         calls.clear()
 
 
 def test_each_pair_of_each_epoch_is_mixed_in_its_own_way() -> None:
-    loader = Loader(
-        source=table_of([0, 1] * 6),
-        preprocess=Preprocess(size=(4, 4)),
+    loader = image_loader(
+        table_of([0, 1] * 6),
+        Preprocess(size=(4, 4)),
         batch_size=4,
         augment=Augment(mixup=1.0),
         workers=0,
     )
-    weights = {batch.labels[place, 0].item() for batch in loader.batches(0, 6) for place in (0, 2)}
+    weights = {batch.fields["label"][place, 0].item() for batch in loader.batches(0, 6) for place in (0, 2)}
     assert len(weights) == 12
 
 

@@ -50,6 +50,8 @@ class Item:
     content: Callable[[], Content]
     stamp: Callable[[int], str]
     """From its index to a string that changes whenever the content does; empty if there is no cheap one."""
+    value: float | None = None
+    """The number to predict, for regression."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,8 @@ class Table:
     """Class numbers, concatenated over all images."""
     starts: NDArray[np.int64] | None = None
     """Multi-label data only: where each image's labels start, and where the last ones end."""
+    values: NDArray[np.float64] | None = None
+    """Regression only: the number to predict for each image."""
     splits: NDArray[np.int8]
     content: Callable[[int], Content]
     stamp: Callable[[int], str] = no_stamp
@@ -77,10 +81,21 @@ class Table:
     def __getitem__(self, index: int) -> Item:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        return Item(index, self.names[index], self.labels_of(index), partial(self.content, index), self.stamp)
+        value = None if self.values is None else float(self.values[index])
+        return Item(index, self.names[index], self.labels_of(index), partial(self.content, index), self.stamp, value)
 
     def __iter__(self) -> Iterator[Item]:
         return (self[index] for index in range(len(self)))
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether an image may have any number of labels."""
+        return self.starts is not None
+
+    @property
+    def num_outputs(self) -> int:
+        """The number of outputs of a model for this data: one per class; one for a number to predict."""
+        return len(self.classes) if self.values is None else 1
 
     def labels_of(self, index: int) -> tuple[int, ...]:
         """The class numbers of one image."""
@@ -114,6 +129,7 @@ class Table:
             names=[names[row] for row in chosen.tolist()],
             labels=labels,
             starts=starts,
+            values=None if self.values is None else self.values[chosen],
             splits=self.splits[chosen],
             content=lambda index: content(int(chosen[index])),
             stamp=lambda index: stamp(int(chosen[index])),
@@ -141,6 +157,13 @@ class Stream:
     """The numbers of the shards to read; None for all of them."""
     findings: tuple[Finding, ...] = ()
     root: Path | None = None
+    values: None = None
+    multi_label: bool = False
+
+    @property
+    def num_outputs(self) -> int:
+        """The number of outputs of a model for this data: one per class."""
+        return len(self.classes)
 
     @property
     def chosen(self) -> tuple[int, ...]:

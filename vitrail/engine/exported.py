@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrail import plug
+from vitrail.about import About
+from vitrail.calibration import Calibration
 from vitrail.data.transform import RawPixels
 from vitrail.errors import ExportError, brief
-from vitrail.machine import num_cores
+from vitrail.machine import avoid_broken_tiles, num_cores
 
 RUNTIMES = "vitrail.engine.runtime"
 KEY = "vitrail"  # of Vitrail's entry in a file's metadata
@@ -25,13 +27,40 @@ InferFn = Callable[[NDArray[Any]], NDArray[np.float32]]
 class ExportedModel(nn.Module):
     """A model that runs in another engine. Normalisation is part of its graph, so its input is raw pixels."""
 
+    TAKES = ("image",)
+
     def __init__(self, file: Path, facts: dict[str, Any], run: InferFn, title: str) -> None:
         super().__init__()
         self.file, self.facts, self.run = file, facts, run
-        self.name, self.labels = str(facts["name"]), tuple(map(str, facts["labels"]))
         self.engine = f"{title} {facts['precision']}"
         self.preprocess = RawPixels.parse(facts["preprocess"])
-        self.changes: tuple[str, ...] = ()
+        self.about = About(
+            kind=str(facts.get("kind", "classification")),
+            name=str(facts["name"]),
+            preprocess=self.preprocess,
+            labels=tuple(map(str, facts["labels"])),
+            calibration=Calibration.parse(facts["calibration"]),
+        )
+
+    @property
+    def name(self) -> str:
+        """The name in the catalogue."""
+        return self.about.name
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes."""
+        return self.about.labels
+
+    @property
+    def calibration(self) -> Calibration:
+        """How outputs become probabilities."""
+        return self.about.calibration
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """Nothing was adapted."""
+        return ()
 
     def forward(self, images: UInt8[Tensor, "B C Y X"]) -> Float[Tensor, "B K"]:
         return torch.from_numpy(self.run(prepare_input(images.permute(0, 2, 3, 1).numpy(), self.facts["takes"])))
@@ -64,6 +93,7 @@ def open_exported(file: Path, *, threads: int | None = None) -> ExportedModel:
     """Open an exported file with its engine."""
     entry = next(name for name in plug.entries(RUNTIMES) if Path(plug.load(RUNTIMES, name).FILE).suffix == file.suffix)
     runtime = plug.load(RUNTIMES, entry)
+    avoid_broken_tiles()
     try:
         facts, run = runtime.start(file, threads or num_cores())
     except ImportError as error:

@@ -63,7 +63,7 @@ def resize_model(model: Any, size: tuple[int, int]) -> Any:
             table = table.detach().clone()
             setattr(model, name, nn.Parameter(table, requires_grad=False) if name == "pos_embed" else table)
     model.spec = model.spec.override({"image_size": size})
-    model.preprocess = model.preprocess.override({"size": size})
+    model.describe(preprocess=model.preprocess.override({"size": size}))
     return model
 
 

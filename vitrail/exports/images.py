@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.find import open_data
-from vitrail.data.loader import Loader
+from vitrail.data.prepare.image import image_loader
 from vitrail.data.table import Source, Table
 from vitrail.data.transform import RawPixels
 from vitrail.errors import DataError, ExportError
@@ -134,10 +134,10 @@ def _read_pixels(
     images: list[NDArray[np.uint8]] = []
     labels: list[Tensor] = []
     num = 0
-    for batch in Loader(source=source, preprocess=preprocess, batch_size=BATCH_SIZE, policy="skip").epoch():
-        images.append(batch.images.permute(0, 2, 3, 1).numpy())
-        labels.append(batch.labels)
-        num += len(batch.images)
+    for batch in image_loader(source, preprocess, batch_size=BATCH_SIZE, policy="skip").epoch():
+        images.append(batch.fields["image"].permute(0, 2, 3, 1).numpy())
+        labels.append(batch.fields["label"])
+        num += batch.num
         if time_limit is not None and num >= MIN_IMAGES:
             limit, time_limit = min(limit, time_limit.num_affordable(started, num)), None  # decided once
         if progress is not None:

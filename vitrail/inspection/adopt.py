@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from vitrail import catalogue, plug
+from vitrail.about import About
 from vitrail.adapt import check_fit
 from vitrail.data.exchange import from_timm
 from vitrail.data.transform import Preprocess
@@ -25,9 +26,9 @@ TOLERANCE = 1e-3  # relative to the largest logit
 def adopt(model: Any) -> Any:
     """Return the model as a Vitrail model; one that already is only gets a `preprocess` if it has none."""
     if isinstance(getattr(model, "spec", None), Spec):
-        if getattr(model, "preprocess", None) is None:
-            model.preprocess = catalogue.preprocess_for("", model.spec, None)
-        if model.preprocess is None:
+        if model.about.preprocess is None:
+            model.describe(preprocess=catalogue.preprocess_for("", model.spec, None))
+        if model.about.preprocess is None:
             raise InspectionError(
                 "this model does not take images.",
                 got=f"{model.spec.channels} channels.",
@@ -71,17 +72,19 @@ def _rebuild(model: Any) -> Any:
         rebuilt = catalogue.build(spec)
     check_fit(state, rebuilt.state_dict(), "a model of this form")
     rebuilt.load_state_dict(state, assign=True)
-    rebuilt.name, rebuilt.changes = pretrained_cfg.get("architecture", ""), ()
     preprocess: Preprocess | None = None
     if "mean" in pretrained_cfg:
         try:
             preprocess = from_timm(pretrained_cfg)
         except SpecError:
             preprocess = None
-    rebuilt.preprocess = catalogue.preprocess_for("", spec, preprocess)
     names = config.get("id2label") or {}
-    if len(names) == spec.num_classes and not str(names.get(0, "")).startswith("LABEL_"):
-        rebuilt.labels = tuple(str(names[number]) for number in range(spec.num_classes))
+    named = len(names) == spec.num_classes and not str(names.get(0, "")).startswith("LABEL_")
+    rebuilt.about = About(
+        name=pretrained_cfg.get("architecture", ""),
+        preprocess=catalogue.preprocess_for("", spec, preprocess),
+        labels=tuple(str(names[number]) for number in range(spec.num_classes)) if named else (),
+    )
     return rebuilt.eval()
 
 

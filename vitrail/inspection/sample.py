@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.data.loader import Loader
+from vitrail.data.prepare.image import image_loader
 from vitrail.data.reader import Reader
 from vitrail.data.table import Table
 from vitrail.data.transform import Preprocess
@@ -33,8 +33,8 @@ class Sample:
     def batches(self, num: int | None = None) -> Iterator[Float[Tensor, "B C Y X"]]:
         """Preprocessed images in batches; only the first `num` if it is set."""
         source = self.source if num is None else self.source.only(range(min(num, len(self.source))))
-        for batch in Loader(source=source, preprocess=self.preprocess, batch_size=BATCH).epoch():
-            yield batch.images
+        for batch in image_loader(source, self.preprocess, batch_size=BATCH).epoch():
+            yield batch.fields["image"]
 
 
 def sample_evenly(source: Table, num: int, preprocess: Preprocess) -> Sample:

@@ -7,7 +7,7 @@ Pre-activation units, group normalisation, weight standardisation. Parameter nam
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch.nn.functional as F
 from einops import rearrange
@@ -15,7 +15,8 @@ from jaxtyping import Float
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from vitrail import plug, spec
+from vitrail import spec
+from vitrail.contract import Classifier
 from vitrail.nn.conv import GroupNorm, PreActBottleneck, StdConv, build_stages, conv_flops, stage_flops
 from vitrail.nn.head import mean_of_cells
 from vitrail.tokens import Layout, Tokens, check_image
@@ -64,8 +65,10 @@ class Head(nn.Module):
         return self.fc(pooled[:, :, None, None]).flatten(1)
 
 
-class BigTransfer(nn.Module):
+class BigTransfer(Classifier):
     """Root, four stages, mean pooling and a linear classifier; feature maps are passed on as tokens on a grid."""
+
+    spec: Spec
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
@@ -111,17 +114,6 @@ class BigTransfer(nn.Module):
     def pool(self, tokens: Tokens) -> Float[Tensor, "B D"]:
         """Pool the tokens to one vector per image."""
         return mean_of_cells(tokens)
-
-    def classify(self, tokens: Tokens) -> Float[Tensor, "B K"]:
-        """Compute the logits."""
-        return self.head(self.pool(tokens))
-
-    def forward(self, image: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B K"]:
-        return self.classify(self.encode(self.tokenize(image)))
-
-    def explain(self, image: Any, **options: Any) -> Any:
-        """Show what the model looks at in an image; see `vitrail.explain`."""
-        return plug.import_from("vitrail.inspection.explanation", "explain")(self, image, **options)
 
     def flops(self) -> int:
         """Count twice the multiply-adds for one image of `image_size`."""

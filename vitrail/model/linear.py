@@ -8,14 +8,14 @@ nothing better can be trained in the time.
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from einops import rearrange
 from jaxtyping import Float
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from vitrail import plug, spec
+from vitrail import spec
+from vitrail.contract import Classifier
 from vitrail.errors import ShapeError
 from vitrail.tokens import Layout, Tokens, check_image, format_size
 
@@ -38,8 +38,10 @@ class Spec(spec.Spec):
         return Layout((1, 1))
 
 
-class LinearClassifier(nn.Module):
+class LinearClassifier(Classifier):
     """A linear layer on all pixels."""
+
+    spec: Spec
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
@@ -87,17 +89,6 @@ class LinearClassifier(nn.Module):
     def pool(self, tokens: Tokens) -> Float[Tensor, "B D"]:
         """Return the only token."""
         return tokens.x[:, 0]
-
-    def classify(self, tokens: Tokens) -> Float[Tensor, "B K"]:
-        """Compute the logits."""
-        return self.head(self.pool(tokens))
-
-    def forward(self, image: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B K"]:
-        return self.classify(self.encode(self.tokenize(image)))
-
-    def explain(self, image: Any, **options: Any) -> Any:
-        """Show what the model looks at in an image; see `vitrail.explain`."""
-        return plug.import_from("vitrail.inspection.explanation", "explain")(self, image, **options)
 
     def flops(self) -> int:
         """Count twice the multiply-adds for one image."""

@@ -15,6 +15,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from torch import Tensor, nn
 
 from vitrail import plug, spec
+from vitrail.contract import Classifier
 from vitrail.errors import SpecError
 from vitrail.nn.attention.full import check_heads
 from vitrail.nn.block import Block
@@ -93,10 +94,12 @@ class Spec(spec.Spec):
         return Layout(self.layout.grid, prefix)
 
 
-class VisionTransformer(nn.Module):
+class VisionTransformer(Classifier):
     """Patch embedding, positions, encoder blocks and head: `forward` is `classify(encode(tokenize(image)))`."""
 
     pos_fixed: Tensor | None
+
+    spec: Spec
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
@@ -167,6 +170,11 @@ class VisionTransformer(nn.Module):
             setattr(self, name, head)
 
     @property
+    def heads(self) -> tuple[nn.Module, ...]:
+        """The classifier and, if any, that of the distillation token."""
+        return (self.head,) if self.head_dist is None else (self.head, self.head_dist)
+
+    @property
     def first_weight(self) -> str:
         """The name of the weight that is applied to the input channels."""
         return next(name for name in self.state_dict() if name.startswith("patch_embed."))
@@ -217,13 +225,6 @@ class VisionTransformer(nn.Module):
         """Compute the logits, averaged over the heads."""
         each = self.classify_each(tokens)
         return each[0] if len(each) == 1 else (each[0] + each[1]) / 2
-
-    def forward(self, image: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B K"]:
-        return self.classify(self.encode(self.tokenize(image)))
-
-    def explain(self, image: Any, **options: Any) -> Any:
-        """Show what the model looks at in an image; see `vitrail.explain`."""
-        return plug.import_from("vitrail.inspection.explanation", "explain")(self, image, **options)
 
     def flops(self) -> int:
         """Count twice the multiply-adds for one image of `image_size`, without elementwise operations, as usual."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,39 +13,39 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from vitrail import catalogue, plug
+from vitrail.about import About
+from vitrail.contract import Classifier
 from vitrail.data.exchange import to_hf
 from vitrail.data.transform import Preprocess
 from vitrail.errors import RunError, SpecError, WeightsError, brief
 from vitrail.files import write_text
-from vitrail.run.calibrate import Calibration, check_thresholds, read_calibration, write_calibration
-from vitrail.run.card import model_card
+from vitrail.run.calibrate import check_thresholds, read_calibration, write_calibration
 from vitrail.run.directory import CONFIG, RESULT, read_result, stored_config, write_json
 from vitrail.run.golden import write_golden
 from vitrail.weights import tensor_files
 from vitrail.weights.source import get_format
 
 WEIGHTS, LABELS = "model.safetensors", "labels.json"
+Card = Callable[[Mapping[str, Any], Mapping[str, Any], list[str]], str]
+"""Makes a model card from the facts and the result of a run, and the libraries that can load the model."""
 
 
 def write_artefact(
-    path: Path,
-    model: Any,
-    *,
-    classes: Sequence[str],
-    golden: UInt8[Tensor, "n Y X C"],
-    calibration: Calibration,
-    card: dict[str, Any],
+    path: Path, model: Classifier, *, golden: UInt8[Tensor, "n Y X C"], card: Callable[[list[str]], str]
 ) -> None:
-    """Write everything that others need to use the model; `mark_finished` comes after it."""
+    """Write everything that others need to use the model; `mark_finished` comes after it.
+
+    `card` makes the model card from the list of libraries that can load the model.
+    """
     state = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
     tensor_files.write_tensors(state, path / WEIGHTS)
-    loadable_by = _write_configs(path, model, classes)
-    write_json(path / LABELS, list(classes))
-    write_calibration(path, calibration)
+    loadable_by = _write_configs(path, model)
+    write_json(path / LABELS, list(model.labels))
+    write_calibration(path, model.calibration)
     with torch.inference_mode():
         logits = model.eval()(model.preprocess.normalise(golden.numpy())).float()
     write_golden(path, model.preprocess, golden, logits)
-    write_text(model_card(**card, loadable_by=loadable_by, calibration=calibration), path / "README.md", RunError)
+    write_text(card(loadable_by), path / "README.md", RunError)
 
 
 def mark_finished(path: Path, result: dict[str, Any]) -> None:
@@ -53,7 +53,7 @@ def mark_finished(path: Path, result: dict[str, Any]) -> None:
     write_json(path / RESULT, result)
 
 
-def _write_configs(path: Path, model: Any, classes: Sequence[str]) -> list[str]:
+def _write_configs(path: Path, model: Classifier) -> list[str]:
     """Write timm's config.json and transformers' preprocessor_config.json; return the libraries that can load them."""
     fields = model.spec.model_dump(mode="json")
     timm = get_format("timm")
@@ -64,7 +64,7 @@ def _write_configs(path: Path, model: Any, classes: Sequence[str]) -> list[str]:
         loadable_by += ["timm", "transformers"] if fields.get("stem", {"name": "patch"})["name"] != "conv" else []
     except WeightsError:  # an architecture that timm does not have
         config = {"architecture": model.name, "num_classes": fields["num_classes"]}
-    write_json(path / "config.json", {**config, "label_names": list(classes)})
+    write_json(path / "config.json", {**config, "label_names": list(model.labels)})
     try:
         write_json(path / "preprocessor_config.json", to_hf(model.preprocess))
     except SpecError:  # greyscale images and sizes that transformers cannot preprocess
@@ -77,7 +77,7 @@ def is_run(path: str | Path) -> bool:
     return (Path(path) / CONFIG).is_file()
 
 
-def load(path: str | Path) -> Any:
+def load(path: str | Path) -> Classifier:
     """Load the model of a run in evaluation mode, with its `preprocess`, `labels` and `calibration`."""
     path = Path(path)
     config = stored_config(path) if is_run(path) else None
@@ -93,20 +93,32 @@ def load(path: str | Path) -> Any:
     try:
         stored = config["model"]
         spec = plug.load(catalogue.MODELS, stored["family"]).Spec.parse(stored["spec"])
-        preprocess = Preprocess.parse(config["preprocess"])
+        preprocess = _stored_preprocess(config)
         labels = json.loads((path / LABELS).read_text(encoding="utf-8"))
         if not isinstance(labels, list) or len(labels) != spec.num_classes:
             raise ValueError(f"{LABELS} does not name {spec.num_classes} classes")
     except (KeyError, TypeError, OSError, ValueError, yaml.YAMLError) as error:
         raise RunError(f"the files of the run in {path} are inconsistent.", got=f"{error!r}.") from None
-    model = catalogue.create_model(spec)
+    model = catalogue.build(spec)
     try:
         model.load_state_dict(tensor_files.read_tensors(path / WEIGHTS))
     except RuntimeError as error:
         raise RunError(
             f"{path / WEIGHTS} does not fit the run's model.", got=brief(error), hint="another run."
         ) from None
-    model.name, model.preprocess, model.labels, model.changes = stored["name"], preprocess, tuple(labels), ()
     calibration = read_calibration(path, multi_label="map" in (result.get("val") or ()))
-    model.calibration = check_thresholds(calibration, spec.num_classes, path)
+    model.about = About(
+        kind=str(config.get("kind", "classification")),
+        name=stored["name"],
+        preprocess=preprocess,
+        labels=tuple(labels),
+        calibration=check_thresholds(calibration, spec.num_classes, path),
+    )
     return model.eval()
+
+
+def _stored_preprocess(config: Mapping[str, Any]) -> Preprocess:
+    """The preprocessing in config.yaml; runs before 0.3 have it under `preprocess`."""
+    fields = dict(config["prepare"] if "prepare" in config else config["preprocess"])
+    name = fields.pop("name", "image")
+    return plug.load("vitrail.data.prepare", name).Spec.parse(fields)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from vitrail.calibration import Calibration
 from vitrail.metric.summary import Summary
-from vitrail.run.calibrate import Calibration
 
 TEMPLATE = """---
 library_name: vitrail

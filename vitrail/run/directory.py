@@ -4,6 +4,7 @@ config.yaml              the request, and everything chosen automatically
 metrics.jsonl            losses and scores by step, identical for every run with the same seed
 timing.jsonl             seconds and images per second, which vary
 checkpoints/             what an interrupted run resumes from
+stages/NAME/             metrics, timing and checkpoints of each stage, of a recipe that trains several models
 model.safetensors, config.json, preprocessor_config.json, labels.json, calibration.json, golden.safetensors
 predictions.csv          the prediction for each evaluated image
 account.json             the scores computed from them
@@ -18,7 +19,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from vitrail.errors import RunError, brief
 from vitrail.files import remove_leftovers, write_text
 
 CONFIG, RESULT, METRICS, TIMING, LOCK = "config.yaml", "result.json", "metrics.jsonl", "timing.jsonl", ".lock"
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS, STAGES = "checkpoints", "stages"
 FOLDS = "folds.json"
 OLD_NAMES = {"asked": "request", "chosen": "decisions", "looked": "scanned", "fit": "plan"}  # in config.yaml of 0.1
 ATOMIC_FILES = (
@@ -68,6 +69,13 @@ def claim(path: Path) -> Iterator[None]:
             for folder in created:
                 if folder.is_dir() and not any(folder.iterdir()):
                     folder.rmdir()
+
+
+def stage_dir(path: Path, names: Sequence[str]) -> Path:
+    """The folder of a stage, or of a stage of a stage; the run's own without names."""
+    for name in names:
+        path = path / STAGES / name
+    return path
 
 
 def check_disk_space(path: Path, num_bytes: int) -> None:
@@ -113,10 +121,12 @@ def _current_names(config: dict[str, Any]) -> dict[str, Any]:
 
 def discard_unstarted(path: Path) -> bool:
     """Delete the initial checkpoint and empty tables of a run that stopped before its first step."""
-    trained = (found for found in (path / CHECKPOINTS).glob("step-*") if found.name.rstrip("0") != "step-")
+    folders = [path / CHECKPOINTS, *(path / STAGES).glob(f"**/{CHECKPOINTS}")]
+    trained = (found for each in folders for found in each.glob("step-*") if found.name.rstrip("0") != "step-")
     if (path / RESULT).is_file() or any(trained):
         return False
-    shutil.rmtree(path / CHECKPOINTS, ignore_errors=True)
+    for folder in (CHECKPOINTS, STAGES):
+        shutil.rmtree(path / folder, ignore_errors=True)
     for name in (METRICS, TIMING):
         (path / name).unlink(missing_ok=True)
     return True

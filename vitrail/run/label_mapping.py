@@ -18,11 +18,11 @@ MAX_NAMED = 5  # classes in an error message
 
 def map_classes(network: Any, source: Source, model: str) -> dict[str, int]:
     """The model's class index of each class name; `model` is what the user calls the model."""
-    if isinstance(source, Table) and source.starts is not None and not calibration_of(network).multi_label:
+    if source.multi_label and not calibration_of(network).multi_label:
         raise DataError(
             "this model predicts one label per image.", got="multi-label data.", hint="a model trained on such data."
         )
-    labels = getattr(network, "labels", None)
+    labels = network.labels
     if not labels:
         return bind(_present_classes(source), network.spec.num_classes)
     indices = {label: index for index, label in enumerate(labels)}

@@ -10,7 +10,7 @@ from vitrail import catalogue, matching
 from vitrail.engine.exported import find_exported_file, open_exported
 from vitrail.errors import UnknownNameError, WeightsError
 from vitrail.run.artefact import WEIGHTS, is_run, load
-from vitrail.run.calibrate import Calibration, check_thresholds
+from vitrail.run.calibrate import check_thresholds
 from vitrail.run.golden import ROUNDED_TOLERANCE, TOLERANCE, replay
 from vitrail.weights.source import load_weights
 
@@ -20,9 +20,8 @@ def open_model(model: str | Path, weights: str | Path | None = None) -> Any:
     if weights is None and is_run(model):
         return load(model)
     if weights is None and (file := find_exported_file(model)) is not None:
-        exported: Any = open_exported(file)
-        calibration = Calibration.parse(exported.facts["calibration"])
-        exported.calibration = check_thresholds(calibration, len(exported.labels), file)
+        exported = open_exported(file)
+        check_thresholds(exported.calibration, len(exported.labels), file)
         return exported
     if weights is None and Path(model).is_file():
         name = matching.only_name(

@@ -21,11 +21,11 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from vitrail.calibration import Calibration
 from vitrail.errors import RunError, brief
 from vitrail.files import atomic_write, write_text
 from vitrail.metric.paired import Paired, compare_hits
 from vitrail.metric.summary import Summary, summarise
-from vitrail.run.calibrate import Calibration
 
 PREDICTIONS = "predictions.csv"
 SUMMARY = "account.json"

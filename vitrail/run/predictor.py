@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitrail.calibration import Calibration
 from vitrail.data.labels import NUM_IMAGENET, imagenet_classes
 from vitrail.errors import WeightsError
-from vitrail.run.calibrate import Calibration
 from vitrail.run.predictions import SEPARATOR
 
 TOP = 5
@@ -88,14 +88,13 @@ def require_classifier(model: Any) -> None:
 
 def calibration_of(model: Any) -> Calibration:
     """The calibration of a model; the identity for weights that do not come from a run."""
-    return getattr(model, "calibration", Calibration())
+    return model.calibration
 
 
 def labels_of(model: Any) -> tuple[str, ...]:
     """The names of a model's classes: its own, ImageNet's if there are a thousand, else numbers."""
-    own = getattr(model, "labels", None)
-    if own:
-        return tuple(own)
+    if model.labels:
+        return tuple(model.labels)
     num = model.spec.num_classes
     if num == NUM_IMAGENET:
         return tuple(each.name for each in imagenet_classes())

@@ -10,26 +10,27 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitrail.errors import RunError
 from vitrail.run import checkpoint as checkpoint_files
 from vitrail.run.checkpoint import Checkpoint
 from vitrail.run.parts import Kinds, Place, read_parts, write_parts
+from vitrail.training.learner import Learner
 from vitrail.training.shard import is_sharded
 from vitrail.training.world import World
 
 
 class Checkpoints(NamedTuple):
-    """The checkpoints of a model in a folder."""
+    """The checkpoints of a learner in a folder."""
 
     folder: Path
-    model: nn.Module
+    learner: Learner
     world: World
 
     def save(self, name: str, tensors: Kinds, state: dict[str, Any]) -> None:
         """Write a checkpoint; all processes must call this together."""
-        sharded = is_sharded(self.model)
+        sharded = is_sharded(self.learner)
         if self.world.is_rank_zero:
             checkpoint = Checkpoint({kind: dict(named) for kind, named in tensors.items()}, state)
             checkpoint_files.save(self.folder, name, checkpoint, **({"write": self._write} if sharded else {}))
@@ -75,17 +76,17 @@ class Checkpoints(NamedTuple):
         if description is None:
             return None
         name, state, kinds = description
-        if not is_sharded(self.model):
+        if not is_sharded(self.learner):
             parts = {kind: self.world.broadcast_tensors(found[1].parts[kind] if found else None) for kind in kinds}
         else:
             parts = found[1].parts if found else read_parts(self.folder / name, self._allocator())
         return name, Checkpoint(parts, state)
 
     def _allocator(self) -> Place | None:
-        """Return a function that allocates this process's shard of each tensor; None if the model is not sharded."""
-        if not is_sharded(self.model):
+        """Return a function that allocates this process's shard of each tensor; None if it is not sharded."""
+        if not is_sharded(self.learner):
             return None
-        targets = self.model.state_dict()
+        targets = self.learner.tensors()
 
         def allocate(kind: str, name: str, size: torch.Size, dtype: torch.dtype) -> Tensor:
             target = targets.get(name.rpartition(":")[0] if kind == "optimizer" else name)

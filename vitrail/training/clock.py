@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 import psutil
 
+from vitrail.training.run_progress import RunProgress
+
 
 class Clock:
     """Measures the fraction of a run that is done: by steps, or by seconds."""
@@ -55,12 +57,21 @@ class Timing:
     training: float = 0.0
     evaluation: float = 0.0
     speed: dict[str, float] = field(default_factory=dict)
-    """Images per second: `forecast` and `measured`."""
+    """Samples per second: `forecast` and `measured`."""
 
     @property
     def total(self) -> float:
         """Seconds so far, including those before an interruption."""
         return self.seconds_before + time.monotonic() - self.started
+
+    def add_stage(self, clock: Clock, progress: RunProgress, batch_size: int, forecast: float) -> None:
+        """Count a stage of training that has ended."""
+        self.seconds_before += clock.spent
+        self.training += progress.training_seconds
+        self.evaluation += progress.evaluation_seconds
+        if progress.training_seconds:
+            measured = progress.step * batch_size / progress.training_seconds
+            self.speed = {"forecast": forecast, "measured": round(measured, 1)}
 
     def phases(self) -> dict[str, float]:
         """Seconds by phase; planning includes a probe or baseline, evaluation is that during training."""

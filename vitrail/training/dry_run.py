@@ -12,14 +12,15 @@ import torch
 from vitrail.data.table import Source, Stream
 from vitrail.errors import TrainError
 from vitrail.training import optim
-from vitrail.training.plan import reserved_seconds
+from vitrail.training.learner import Learner
+from vitrail.training.plan import measure_training, reserved_seconds
 from vitrail.training.settings import CommonSettings, Settings
 from vitrail.training.splits import Splits
 from vitrail.training.task import Task
 
 A = TypeVar("A", bound=CommonSettings)
 NUM_PER_CLASS = 2
-MAX_IMAGES = 512
+MAX_SAMPLES = 512
 NUM_RATES = 60
 LR_RANGE = (1e-3, 1e2)  # times the recipe's default
 SMOOTHING = 0.8
@@ -40,7 +41,7 @@ def limit_to_one_step(settings: A) -> A:
 
 
 def sample_splits(splits: Splits) -> Splits:
-    """Sample a few images per class from each split."""
+    """Sample a few items per class from each split."""
     train = _sample(splits.train)
     val = train if splits.val is splits.train else _sample(splits.val)
     return splits._replace(train=train, val=val, test=None if splits.test is None else _sample(splits.test))
@@ -49,33 +50,33 @@ def sample_splits(splits: Splits) -> Splits:
 def _sample(source: Source) -> Source:
     if isinstance(source, Stream):
         return replace(source, shards=source.chosen[:1])
-    if source.starts is not None:
-        return source.only(range(min(MAX_IMAGES, len(source))))
+    if source.multi_label or not source.classes:
+        return source.only(range(min(MAX_SAMPLES, len(source))))
     rows = [np.flatnonzero(source.labels == label)[:NUM_PER_CLASS] for label in range(len(source.classes))]
-    return source.only(np.sort(np.concatenate(rows))[:MAX_IMAGES])
+    return source.only(np.sort(np.concatenate(rows))[:MAX_SAMPLES])
 
 
 def forecast(task: Task, settings: CommonSettings, splits: Splits) -> tuple[str, ...]:
     """Forecast the whole run from the measured speed of one step."""
     plan = task.config.get("decisions", {}).get("plan")
     if plan is None or not isinstance(settings, Settings):
-        seconds = 2 * len(splits.train) / task.timing.speed["forecast"]
+        speed = task.timing.speed["forecast"]
         note = (
-            f"A linear probe on {len(splits.train):,} images: features of each image and its mirror image take about "
-            f"{seconds:,.0f} s ({task.timing.speed['forecast']:,.0f} per second), then a linear classifier is fitted."
+            f"Features of {len(splits.train):,} {task.kind.NOUN}, each in two views, take about "
+            f"{2 * len(splits.train) / speed:,.0f} s ({speed:,.0f} per second), then a linear model is fitted on them."
         )
         return (note,)
-    speed, num = plan["images_per_second"], len(splits.train)
+    speed, num = plan["samples_per_second"], len(splits.train)
     if settings.minutes is not None:
-        images = max(1.0, settings.minutes * 60 - reserved_seconds(plan, splits)) * speed
-        steps = images / settings.batch_size
-        length = f"{settings.minutes:g} minutes are about {steps:,.0f} steps, {images / num:,.1f} epochs"
+        samples = max(1.0, settings.minutes * 60 - reserved_seconds(plan, splits)) * speed
+        steps = samples / settings.batch_size
+        length = f"{settings.minutes:g} minutes are about {steps:,.0f} steps, {samples / num:,.1f} epochs"
     else:
         steps = settings.steps or math.ceil((settings.epochs or 1) * max(1, num // settings.batch_size))
         length = f"{steps:,} steps take about {steps * settings.batch_size / speed / 60:,.1f} minutes"
     parts = f", each batch in {plan['accumulate']} parts" if plan["accumulate"] > 1 else ""
     return (
-        f"{num:,} training images of {len(splits.classes)} classes, {len(splits.val):,} validation images.",
+        f"{num:,} {task.kind.NOUN} to train on, {len(splits.val):,} to validate on.",
         f"{plan['summary'][:-1]}; about {plan['gigabytes']:.2f} GiB of memory{parts}.",
         f"{length}.",
     )
@@ -85,22 +86,33 @@ def search_lr(task: Task) -> LrSearch:
     """Raise the learning rate step by step until the loss diverges (Smith, arXiv 1506.01186)."""
     settings = task.settings
     if not isinstance(settings, Settings):
-        raise TrainError("this recipe has no learning rate.", got="the recipe probe.", hint="--recipe finetune.")
-    model = task.new_model(num_classes=len(task.splits.classes)).to(memory_format=torch.channels_last).train()
-    objective = task.make_objective()
+        raise TrainError(
+            "this recipe has no learning rate.", got="a recipe without training steps.", hint="--recipe finetune."
+        )
+    model = task.new_model(num_classes=task.splits.train.num_outputs)
+    learner = Learner(model, task.kind.new_objective(task)).to(task.world.device).train()
+    loader = task.make_loader(task.splits.train, task.kind.preparation(task, model, training=True), training=True)
+    # As the run would compute: on its device, in its number format, with its kernels.
+    kernels, _, muon = measure_training(learner, loader, settings, task.world)
     low, high = (settings.lr * factor for factor in LR_RANGE)
     optimizers = optim.make_optimizers(
-        model, settings.optimizer, lr=low, weight_decay=settings.weight_decay, layer_decay=settings.layer_decay
+        learner,
+        settings.optimizer,
+        lr=low,
+        weight_decay=settings.weight_decay,
+        layer_decay=settings.layer_decay,
+        muon_dtype=getattr(torch, muon),
     )
     tried: list[tuple[float, float]] = []
     mean = math.nan
-    for number, batch in enumerate(
-        task.make_loader(task.splits.train, model.preprocess, training=True).batches(0, NUM_RATES)
-    ):
+    for number, batch in enumerate(loader.batches(0, NUM_RATES)):
         rate = low * (high / low) ** (number / (NUM_RATES - 1))
         optim.scale_lr(optimizers, rate / low)
-        model.zero_grad(set_to_none=True)
-        loss = objective(model, batch.images, batch.labels).mean()
+        learner.zero_grad(set_to_none=True)
+        fields = batch.to(task.world.device).fields
+        with torch.autocast(task.world.device.type, torch.bfloat16, enabled=kernels.bfloat16):
+            losses = learner(fields)
+        loss = losses.sum() / learner.objective.units(fields).sum()
         loss.backward()
         for optimizer in optimizers:
             optimizer.step()

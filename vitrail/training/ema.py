@@ -6,18 +6,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitrail.training import shard
+from vitrail.training.learner import Learner
 
 
 class Ema:
-    """The EMA of a model's parameters; the decay starts low, so that the first steps are forgotten quickly."""
+    """The EMA of all parameters; the decay starts low, so that the first steps are forgotten quickly."""
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
+    def __init__(self, learner: Learner, decay: float) -> None:
         self.decay = decay
-        self.parameters = list(model.parameters())
-        self.names = [name for name, _ in model.named_parameters()]
+        self.parameters = list(learner.parameters())
+        self.names = [name for name, _ in learner.named_weights()]
         self.averages = [parameter.detach().clone() for parameter in self.parameters]
 
     def update(self, num_steps: int) -> None:
@@ -27,7 +28,7 @@ class Ema:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Replace the model's weights by the average within the context."""
+        """Replace the weights by the average within the context."""
         backup = [parameter.detach().clone() for parameter in self.parameters]
         _copy(self.averages, self.parameters)
         try:

@@ -1,6 +1,6 @@
 """The training loop: batch, loss, backward, clip, step; then, when due, log, evaluate and save.
 
-The next step depends only on the seed, the step number and the checkpoint: the order and augmentation of images
+The next step depends only on the seed, the step number and the checkpoint: the order and augmentation of samples
 (data/rng.py), dropout (seeded for each step), the schedule, the guard's state. So a run that was killed and resumed
 ends with the same bits as one that was not.
 """
@@ -12,7 +12,7 @@ from contextlib import closing, nullcontext
 import torch
 from torch import nn
 
-from vitrail.data.loader import Batch
+from vitrail.batch import Batch, split_fields
 from vitrail.training import optim
 from vitrail.training.interrupt import Interrupted, StopSignal
 from vitrail.training.run_progress import RunProgress
@@ -27,7 +27,7 @@ def train(job: LoopJob) -> RunProgress:
     """Train until the clock runs out, resuming from the last checkpoint; leave the best weights in the model."""
     settings = job.settings
     batches, loader = None, None
-    job.wrapped_model.train()
+    job.wrapped.train()
     with closing(State(job)) as state:
         with StopSignal() as stop:
             while (done := job.fraction_done(state.progress.step)) < 1.0 and not state.out_of_patience:
@@ -60,26 +60,27 @@ def train(job: LoopJob) -> RunProgress:
 def compute_gradients(job: LoopJob, batch: Batch, step: int, stop: StopSignal) -> tuple[float, float, bool]:
     """Compute loss and gradients of a batch over all processes, accumulating over parts that fit in memory.
 
-    Returns the mean loss, the gradient norm, and whether any process was asked to stop.
+    The loss is the sum over all units of all processes and parts, divided by their number. Returns it, the gradient
+    norm, and whether any process was asked to stop.
     """
     world, settings = job.world, job.settings
     torch.manual_seed((settings.seed * SEED_STRIDE + step * world.size + world.rank) % SEED_RANGE)
-    job.wrapped_model.zero_grad(set_to_none=True)
-    num_images, stopping = world.all_reduce_sum(float(len(batch.images)), float(stop.requested))
-    num_parts = settings.accumulate or 1
+    job.wrapped.zero_grad(set_to_none=True)
+    fields = batch.to(world.device).fields
+    local_units = job.learner.objective.units(fields).double().sum().item()
+    num_units, stopping = world.all_reduce_sum(local_units, float(stop.requested))
     total = torch.zeros((), dtype=torch.float64, device=world.device)
-    images, labels = batch.images.to(world.device), batch.labels.to(world.device)
-    # The same number of parts on every process, even with fewer images: FSDP's collectives must match.
-    parts = list(zip(images.tensor_split(num_parts), labels.tensor_split(num_parts), strict=True))
-    for number, (part_images, part_labels) in enumerate(parts, start=1):
-        skip_sync = number < len(parts) and hasattr(job.wrapped_model, "no_sync")
-        with job.wrapped_model.no_sync() if skip_sync else nullcontext():  # type: ignore[operator]
+    # The same number of parts on every process, even with fewer samples: FSDP's collectives must match.
+    parts = split_fields(fields, settings.accumulate or 1)
+    for number, part in enumerate(parts, start=1):
+        skip_sync = number < len(parts) and hasattr(job.wrapped, "no_sync")
+        with job.wrapped.no_sync() if skip_sync else nullcontext():  # type: ignore[operator]
             with torch.autocast(world.device.type, torch.bfloat16, enabled=job.bfloat16):
-                losses = job.objective(job.wrapped_model, part_images, part_labels)
-            # DDP averages gradients over processes: multiply by their number to get the mean over all images.
-            (losses.sum() * (world.size / max(num_images, 1.0))).backward()
+                losses = job.wrapped(part)
+            # DDP averages gradients over processes: multiply by their number to get the mean over all units.
+            (losses.sum() * (world.size / max(num_units, 1.0))).backward()
             total += losses.detach().double().sum()
     (loss,) = world.all_reduce_sum(total.item())
-    norm = nn.utils.clip_grad_norm_(job.wrapped_model.parameters(), settings.clip or float("inf"))
+    norm = nn.utils.clip_grad_norm_(job.wrapped.parameters(), settings.clip or float("inf"))
     norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-    return loss / max(num_images, 1.0), norm.item(), stopping > 0
+    return loss / max(num_units, 1.0), norm.item(), stopping > 0

@@ -40,8 +40,9 @@ def wrap(model: Any, rank: int) -> None:
     linears = [module for module in blocks.modules() if isinstance(module, nn.Linear)] if blocks is not None else []
     if not linears:
         raise SpecError("lora updates the linear layers of transformer blocks.", got=f"lora={rank}.", hint="lora=0.")
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name.startswith("head"))
+    model.requires_grad_(False)
+    for head in model.heads:
+        head.requires_grad_(True)
     for linear in linears:
         parametrize.register_parametrization(linear, "weight", LowRank(linear.out_features, linear.in_features, rank))
         linear.parametrizations.weight.original.requires_grad_(False)  # type: ignore[union-attr]

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from vitrail.machine import PAYS, bfloat16_is_faster, fastest
 from vitrail.training import shard
+from vitrail.training.learner import OBJECTIVE, Learner
 
 OptimizerName = Literal["adamw", "sgd", "muon"]
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -120,10 +121,13 @@ def choose_muon_dtype(matrices: Sequence[Tensor]) -> torch.dtype:
 def count_layers(names: Sequence[str]) -> dict[str, int]:
     """Number the layer of each parameter from the input: 0 for stem and positions, 1 for the first block, and so on.
 
-    What follows the blocks (the final norm, the head) is the last layer.
+    What follows the blocks (the final norm, the head, the objective) is the last layer.
     """
     depth, layers, last = 0, {}, ""
     for name in names:
+        if name.startswith(OBJECTIVE):
+            layers[name] = depth + (1 if last else 0)
+            continue
         match = BLOCK_PREFIX.match(name)
         if match is not None and match[0] != last:
             depth, last = depth + 1, match[0]
@@ -136,22 +140,29 @@ def is_matrix(name: str, parameter: Tensor) -> bool:
     return parameter.ndim >= 2 and name.endswith("weight")
 
 
-def find_muon_matrices(model: nn.Module) -> list[Tensor]:
+def find_muon_matrices(learner: Learner) -> list[Tensor]:
     """The matrices that Muon would update."""
+    outer = find_outer_layers(learner)
     return [
         parameter.detach().flatten(1)
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad and uses_muon(name, parameter)
+        for name, parameter in learner.named_weights()
+        if parameter.requires_grad and is_matrix(name, parameter) and parameter not in outer
     ]
 
 
-def uses_muon(name: str, parameter: Tensor) -> bool:
-    """Whether Muon updates a parameter: a matrix, but not the head's."""
-    return is_matrix(name, parameter) and not name.startswith("head")
+def find_outer_layers(learner: Learner) -> set[Tensor]:
+    """The parameters of embeddings and heads, whose rows are looked up or read one by one: not for Muon."""
+    embeddings = (module for module in learner.modules() if isinstance(module, nn.Embedding))
+    return {parameter for module in (*embeddings, *learner.heads) for parameter in module.parameters()}
+
+
+def find_embeddings(learner: Learner) -> set[Tensor]:
+    """The tables of embeddings, which do not decay."""
+    return {module.weight for module in learner.modules() if isinstance(module, nn.Embedding)}
 
 
 def make_optimizers(
-    model: nn.Module,
+    learner: Learner,
     kind: OptimizerName,
     *,
     lr: float,
@@ -159,18 +170,18 @@ def make_optimizers(
     layer_decay: float = 1.0,
     muon_dtype: torch.dtype = torch.float32,
 ) -> list[torch.optim.Optimizer]:
-    """Create the optimizers of a model; each parameter group stores its peak learning rate as `peak`.
+    """Create the optimizers; each parameter group stores its peak learning rate as `peak`.
 
-    `layer_decay` multiplies the learning rate once for each layer above (arXiv 2106.08254). Norms, biases, tokens and
-    positions have no weight decay. Muon updates all matrices but the head, AdamW the rest.
+    `layer_decay` multiplies the learning rate once for each layer above (arXiv 2106.08254). Norms, biases, tokens,
+    positions and embeddings have no weight decay. Muon updates all matrices but heads and embeddings, AdamW the rest.
     """
-    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    layers = count_layers([name for name, _ in model.named_parameters()])
-    top = max(layers.values())
+    named = [(name, parameter) for name, parameter in learner.named_weights() if parameter.requires_grad]
+    layers = count_layers([name for name, _ in learner.named_weights()])
+    outer, embeddings, top = find_outer_layers(learner), find_embeddings(learner), max(layers.values())
     groups: dict[tuple[bool, float, float], list[Tensor]] = {}
     for name, parameter in named:
-        matrix = is_matrix(name, parameter)
-        by_muon = kind == "muon" and uses_muon(name, parameter)
+        matrix = is_matrix(name, parameter) and parameter not in embeddings
+        by_muon = kind == "muon" and matrix and parameter not in outer
         peak = lr * layer_decay ** (top - layers[name]) * (ADAM_LR_FRACTION if kind == "muon" and not by_muon else 1.0)
         decay = weight_decay if matrix and (by_muon or kind != "muon") else 0.0
         groups.setdefault((by_muon, peak, decay), []).append(parameter)
@@ -199,9 +210,9 @@ def scale_lr(optimizers: Sequence[torch.optim.Optimizer], factor: float) -> None
             group["lr"] = group["peak"] * factor
 
 
-def get_state(optimizers: Sequence[torch.optim.Optimizer], model: nn.Module) -> dict[str, Tensor]:
+def get_state(optimizers: Sequence[torch.optim.Optimizer], learner: Learner) -> dict[str, Tensor]:
     """The state of the optimizers: tensors by parameter name and key."""
-    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in learner.named_weights()}
     return {
         f"{names[parameter]}:{key}": value if isinstance(value, Tensor) else torch.tensor(value)
         for optimizer in optimizers
@@ -211,9 +222,9 @@ def get_state(optimizers: Sequence[torch.optim.Optimizer], model: nn.Module) -> 
     }
 
 
-def load_state(optimizers: Sequence[torch.optim.Optimizer], model: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Restore the state that `get_state` retransposed."""
-    parameters = dict(model.named_parameters())
+def load_state(optimizers: Sequence[torch.optim.Optimizer], learner: Learner, tensors: dict[str, Tensor]) -> None:
+    """Restore the state that `get_state` returned."""
+    parameters = dict(learner.named_weights())
     for optimizer in optimizers:
         optimizer.state.clear()
     owners = {

@@ -1,4 +1,4 @@
-"""The plan of a run: number formats, kernels, gradient accumulation and speed, measured on the model before training.
+"""The plan of a run: number formats, kernels, gradient accumulation and speed, measured before training.
 
 A plan is made once and stored in config.yaml, so that a run resumed later, or elsewhere, is the same run.
 """
@@ -11,17 +11,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from vitrail.batch import first_rows
 from vitrail.data.loader import Loader
-from vitrail.objective.classify import Classify
+from vitrail.errors import SpecError
 from vitrail.training import optim, throughput
 from vitrail.training.ema import Ema
+from vitrail.training.learner import Learner
 from vitrail.training.settings import CommonSettings, Settings
 from vitrail.training.splits import Splits
 from vitrail.training.throughput import Cost, Kernels
 from vitrail.training.world import World
 
 CLOSING_SECONDS = 2.0  # for writing the model and the report
-EXPLAINED_IMAGES = 120  # the report's explanations take as long as evaluating this many images
+EXPLAINED_SAMPLES = 120  # the report's explanations take as long as evaluating this many samples
 MIN_COMPILE_SECONDS = 1200.0  # of training; torch.compile is tried in longer runs only
 FORWARD_SPEED = 1.5  # evaluation relative to training, for old plans that did not measure it
 
@@ -34,31 +36,29 @@ class Measurement(NamedTuple):
     muon: str
 
 
-def measure_training(
-    model: Any, objective: Classify, loader: Loader, settings: CommonSettings, world: World
-) -> Measurement:
-    """Find the fastest way to train a model on this machine, and the cost of a whole step."""
+def measure_training(learner: Learner, loader: Loader, settings: CommonSettings, world: World) -> Measurement:
+    """Find the fastest way to train on this machine, and the cost of a whole step."""
     assert isinstance(settings, Settings)
     batch = next(loader.batches())
     bfloat16 = None if settings.precision == "auto" else settings.precision == "bfloat16"
-    kernels, cost = throughput.choose_kernels(model, objective, batch.images, batch.labels, world, bfloat16=bfloat16)
+    kernels, cost = throughput.choose_kernels(learner, batch.fields, world, bfloat16=bfloat16)
     muon = "float32"
     if settings.optimizer == "muon":
-        muon = str(optim.choose_muon_dtype(optim.find_muon_matrices(model))).removeprefix("torch.")
-    update = throughput.time_update(model, _make_update(model, settings, getattr(torch, muon)), world)
+        muon = str(optim.choose_muon_dtype(optim.find_muon_matrices(learner))).removeprefix("torch.")
+    update = throughput.time_update(learner, _make_update(learner, settings, getattr(torch, muon)), world)
     data, overlaps = throughput.time_data(loader), world.device.type != "cpu"
     return Measurement(kernels, cost._replace(update=update, data=data, overlaps=overlaps), muon)
 
 
-def _make_update(model: nn.Module, settings: Settings, muon_dtype: torch.dtype) -> Callable[[], None]:
+def _make_update(learner: Learner, settings: Settings, muon_dtype: torch.dtype) -> Callable[[], None]:
     """Create the loop's weight update (clipping, optimizers, EMA) with a learning rate of zero."""
     optimizers = optim.make_optimizers(
-        model, settings.optimizer, lr=0.0, weight_decay=settings.weight_decay, muon_dtype=muon_dtype
+        learner, settings.optimizer, lr=0.0, weight_decay=settings.weight_decay, muon_dtype=muon_dtype
     )
-    average = Ema(model, settings.ema) if settings.ema else None
+    average = Ema(learner, settings.ema) if settings.ema else None
 
     def update() -> None:
-        nn.utils.clip_grad_norm_(model.parameters(), settings.clip or float("inf"))
+        nn.utils.clip_grad_norm_(learner.parameters(), settings.clip or float("inf"))
         for optimizer in optimizers:
             optimizer.step()
         if average is not None:
@@ -68,41 +68,40 @@ def _make_update(model: nn.Module, settings: Settings, muon_dtype: torch.dtype) 
 
 
 def make_plan(
-    model: Any,
-    objective: Classify,
+    learner: Learner,
     loaders: tuple[Loader, Loader, Loader],
     settings: CommonSettings,
     world: World,
     *,
     run_seconds: Callable[[float], float],
     say: Callable[[str], None],
+    noun: str = "samples",
 ) -> dict[str, Any]:
-    """Time a few steps on each loader: training, the smaller images of the first steps, validation.
+    """Time a few steps on each loader: training, the smaller samples of the first steps, validation.
 
     `run_seconds` converts a speed into the length of the run.
     """
     assert isinstance(settings, Settings)
     loader, small, val = loaders
-    kernels, cost, muon = measure_training(model, objective, loader, settings, world)
-    parts = settings.accumulate or throughput.choose_num_parts(model, cost, loader.batch_size, world)
+    kernels, cost, muon = measure_training(learner, loader, settings, world)
+    parts = settings.accumulate or throughput.choose_num_parts(learner, cost, loader.batch_size, world)
+    check_parts(learner, parts)
     local_batch = loader.batch_size // world.size
-    speed = cost.images_per_second(local_batch)
+    speed = cost.samples_per_second(local_batch)
     if small is not loader:
         batch = next(small.batches())
-        small_cost = throughput.measure_cost(
-            model, objective, batch.images, batch.labels, world, bfloat16=kernels.bfloat16
-        )
+        small_cost = throughput.measure_cost(learner, batch.fields, world, bfloat16=kernels.bfloat16)
         small_cost = cost._replace(forward=small_cost.forward, backward=small_cost.backward)
-        speed = _mean_speed(small_cost.images_per_second(local_batch), speed, settings)
-    images = next(val.batches()).images
-    evaluation_speed = 1 / (throughput.time_forward(model, images, world) + cost.data)
+        speed = _mean_speed(small_cost.samples_per_second(local_batch), speed, settings)
+    fields = next(val.batches()).fields
+    evaluation_speed = 1 / (throughput.time_answers(learner, fields, world) + cost.data)
     speed, evaluation_speed = speed * world.size, evaluation_speed * world.size
     compiled = settings.compile == "on"
     if settings.compile == "auto" and world.size == 1 and run_seconds(speed) >= MIN_COMPILE_SECONDS:
         say("Trying torch.compile, because the run is long.")
         batch, num = next(loader.batches()), loader.batch_size // parts
         compiled = throughput.compile_is_faster(
-            model, objective, batch.images[:num], batch.labels[:num], world, bfloat16=kernels.bfloat16
+            learner, first_rows(batch.fields, num), world, bfloat16=kernels.bfloat16
         )
     return {
         **kernels._asdict(),
@@ -110,36 +109,48 @@ def make_plan(
         "batch_size": loader.batch_size,
         "accumulate": parts,
         "compile": compiled,
-        "images_per_second": round(speed, 1),
+        "samples_per_second": round(speed, 1),
         "evaluated_per_second": round(evaluation_speed, 1),
-        "gigabytes": round(throughput.required_bytes(model, cost, local_batch / parts) / 2**30, 3),
-        "summary": f"Training in {'bfloat16' if kernels.bfloat16 else 'float32'}, about {speed:,.0f} images per second"
+        "gigabytes": round(throughput.required_bytes(learner, cost, local_batch / parts) / 2**30, 3),
+        "summary": f"Training in {'bfloat16' if kernels.bfloat16 else 'float32'}, about {speed:,.0f} {noun} per second"
         + (f", each batch in {parts} parts" if parts > 1 else "")
         + ".",
     }
 
 
+def check_parts(learner: Learner, num_parts: int) -> None:
+    """Refuse to split a batch whose samples are compared with each other."""
+    if learner.objective.COUPLED and num_parts > 1:
+        raise SpecError(
+            "this objective compares the samples of a batch with each other, so a batch cannot be split into parts.",
+            got=f"accumulate={num_parts}.",
+            hint="accumulate=1 and a smaller batch_size, or more processes.",
+        )
+
+
 def reserved_seconds(plan: dict[str, Any], splits: Splits) -> float:
     """Seconds to reserve for what follows training: validation, test, report, and writing files."""
-    num = EXPLAINED_IMAGES + 2 * len(splits.val) + (len(splits.test) if splits.test is not None else 0)
+    num = EXPLAINED_SAMPLES + 2 * len(splits.val) + (len(splits.test) if splits.test is not None else 0)
     return CLOSING_SECONDS + num / plan["evaluated_per_second"]
 
 
 def _mean_speed(small: float, full: float, settings: Settings) -> float:
-    """Mean images per second of a run that starts with small images, for a fraction of its minutes or of its steps."""
+    """Mean samples per second of a run that starts with small ones, for a fraction of its minutes or of its steps."""
     fraction = settings.small_until
     if settings.minutes is not None:
         return fraction * small + (1 - fraction) * full
     return 1 / (fraction / small + (1 - fraction) / full)
 
 
-def read_plan(stored: dict[str, Any]) -> dict[str, Any]:
-    """Complete a plan from config.yaml with what earlier versions always did."""
+def read_plan(stored: dict[str, Any], noun: str = "samples") -> dict[str, Any]:
+    """Complete a plan from config.yaml with what earlier versions always did, under their names."""
+    speed: float = stored.get("samples_per_second", stored.get(f"{noun}_per_second", 0.0))
     return {
         "channels_last": True,
         "fused_attention": not stored["bfloat16"],
         "muon": "bfloat16",
-        "evaluated_per_second": FORWARD_SPEED * stored["images_per_second"],
+        "samples_per_second": speed,
+        "evaluated_per_second": FORWARD_SPEED * speed,
         "summary": stored.get("told", ""),
         **stored,
     }

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from vitrail.metric.score import fraction_error
+
 OLD_NAMES = {
     "best_before": "previous_best_step",
     "judged_step": "evaluated_step",
@@ -20,8 +22,8 @@ class RunProgress:
     """How far a run has come."""
 
     step: int = 0
-    best: tuple[float, float, int] | None = None
-    """The best score: its value, loss and number of images."""
+    best: tuple[float, float, float, int] | None = None
+    """The best score: its value, standard error, loss and number of samples."""
     best_step: int = 0
     previous_best_step: int = 0
     """The best step when the previous checkpoint was written."""
@@ -46,7 +48,11 @@ class RunProgress:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """Read a checkpoint's state.json, also under the field names of version 0.1."""
-        return cls(**{OLD_NAMES.get(name, name): value for name, value in state.items()})
+        fields = {OLD_NAMES.get(name, name): value for name, value in state.items()}
+        if fields.get("best") is not None and len(fields["best"]) == 3:  # before 0.3: a fraction, its loss and number
+            value, loss, n = fields["best"]
+            fields["best"] = (value, fraction_error(value, n), loss, n)
+        return cls(**fields)
 
     @property
     def training_seconds(self) -> float:

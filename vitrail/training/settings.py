@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
-from vitrail.data.augment import Augment
 from vitrail.errors import SpecError
 from vitrail.spec import FinitePositive, OpenFraction, PartialFraction, PositiveFraction, Spec
 from vitrail.training.optim import OptimizerName
@@ -24,23 +23,23 @@ class CommonSettings(Spec):
     class_weights: bool = False
     """Whether rare classes have more weight in the loss."""
     val_share: OpenFraction = 0.1
-    """The fraction of training images held out if the data has no validation split."""
+    """The fraction of the training data held out if there is no validation split."""
     cache_gb: NonNegativeFloat = 4.0
-    """The limit of the cache of decoded images on disk; 0 for no cache."""
+    """The limit of the cache of decoded files on disk; 0 for no cache."""
     workers: Annotated[int, Field(ge=0)] | None = None
     """Decoding threads; None for one per core."""
     on_error: Literal["error", "skip"] = "error"
-    """Whether an unreadable image ends the run, or is skipped and reported."""
+    """Whether an unreadable file ends the run, or is skipped and reported."""
 
 
 class Settings(CommonSettings):
-    """The settings of the training loop: length, optimizer, augmentation, evaluation, checkpoints."""
+    """The settings of the training loop: length, optimizer, evaluation, checkpoints."""
 
     epochs: FinitePositive | None = None
     steps: PositiveInt | None = None
     """The length is set by one of epochs, steps and minutes; the schedule then reaches zero."""
     batch_size: PositiveInt = 128
-    """Images per step, over all processes together."""
+    """Samples per step, over all processes together."""
     accumulate: PositiveInt | None = None
     """Parts per batch (gradient accumulation); None for as few as fit in memory."""
     optimizer: OptimizerName = "adamw"
@@ -56,12 +55,10 @@ class Settings(CommonSettings):
     """The maximum gradient norm; 0 for no clipping."""
     ema: PartialFraction = 0.0
     """The decay of the EMA of the weights, which is evaluated and saved; 0 for no EMA."""
-    label_smoothing: PartialFraction = 0.0
     balanced: bool = False
     """Whether to sample all classes equally often."""
-    augment: Augment = Augment()
     small_side: PositiveFraction = 0.75
-    """The side of the smaller images at the start of the run, as a fraction of the model's image size."""
+    """The side of the smaller inputs at the start of the run, as a fraction of the model's input size."""
     small_until: PartialFraction = 0.0
     """The fraction of the run that uses them; 0 for none."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"

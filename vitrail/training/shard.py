@@ -11,24 +11,25 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 
-def shard_model(model: nn.Module) -> nn.Module:
-    """Return a copy of the model sharded over the processes; FSDP2 gathers it block by block when it is used."""
+def shard_learner(learner: nn.Module) -> nn.Module:
+    """Return a copy of the learner sharded over the processes; FSDP2 gathers it block by block when it is used."""
     from torch.distributed.fsdp import fully_shard
 
-    sharded = copy.deepcopy(model)
+    sharded = copy.deepcopy(learner)
     sharded.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # FSDP2 shards no other layout
     for tensor in (*sharded.parameters(), *sharded.buffers()):
         dist.broadcast(tensor.detach(), 0)
-    for block in getattr(sharded, "blocks", getattr(sharded, "stages", ())):
-        fully_shard(block)
+    for part in sharded.children():
+        for block in getattr(part, "blocks", getattr(part, "stages", ())):
+            fully_shard(block)
     # Always reshard after use, so that code between steps reads and writes only the shards.
     fully_shard(sharded, reshard_after_forward=True)
     return sharded
 
 
-def is_sharded(model: nn.Module) -> bool:
-    """Whether each process holds only a shard of the model."""
-    return any(hasattr(parameter, "device_mesh") for parameter in model.parameters())
+def is_sharded(learner: nn.Module) -> bool:
+    """Whether each process holds only a shard of the weights."""
+    return any(hasattr(parameter, "device_mesh") for parameter in learner.parameters())
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
@@ -61,8 +62,8 @@ def copy_into(targets: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> N
 
 
 @torch.no_grad()
-def gather_into(model: nn.Module, sharded: nn.Module) -> None:
-    """Copy a sharded model into a full one, tensor by tensor; all processes must call this together."""
+def gather_into(learner: nn.Module, sharded: nn.Module) -> None:
+    """Copy sharded weights into full ones, tensor by tensor; all processes must call this together."""
     shards = sharded.state_dict()
-    for name, target in model.state_dict().items():
+    for name, target in learner.state_dict().items():
         target.copy_(full_tensor(shards[name]))

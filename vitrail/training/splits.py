@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from jaxtyping import Int64
-from torch import Tensor
 
 from vitrail.data.check import check_source, scan_source
 from vitrail.data.held_out import hold_out
@@ -24,30 +22,21 @@ from vitrail.training.settings import CommonSettings
 from vitrail.training.view import View
 from vitrail.training.world import World
 
-MIN_PER_CLASS = 2  # images
-SCAN_FRACTION = 0.1  # of the run's minutes, at most, for scanning the images beforehand
+SCAN_FRACTION = 0.1  # of the run's minutes, at most, for scanning the files beforehand
 
 
 class Splits(NamedTuple):
-    """The splits, their classes, and where the validation split comes from."""
+    """The splits, and where the validation split comes from."""
 
     train: Source
     val: Source
     test: Source | None
-    classes: tuple[str, ...]
-    multi_label: bool
     note: str
     """Where the validation split comes from."""
     all_train: Source | None = None
-    """All training images, if some of them were held out for validation."""
+    """All training data, if some of it was held out for validation."""
     findings: tuple[Finding, ...] | None = None
     """The findings of the data check, if there was one."""
-
-    @property
-    def counts(self) -> Int64[Tensor, " K"]:
-        """The number of training images per class; unknown for shards."""
-        assert isinstance(self.train, Table)
-        return torch.from_numpy(np.bincount(self.train.labels, minlength=len(self.classes)))
 
 
 def make_splits(
@@ -56,14 +45,19 @@ def make_splits(
     view: View,
     world: World,
     *,
+    require: Callable[[Source], None],
+    noun: str = "samples",
+    stratum: str = "class",
+    stratify: Callable[[Table], Table] = lambda table: table,
     allow_hold_out: bool = True,
     check: bool = False,
     decisions: dict[str, Any] | None = None,
 ) -> Splits:
-    """Take the splits of the data; without a validation split, hold out some of the training images.
+    """Take the splits of the data; without a validation split, hold out some of the training data.
 
+    `require` refuses unsuitable training data. `stratify` returns the table whose classes are held out in equal parts.
     With `check`, the data is checked first. `decisions` remembers across interruptions whether there was time to scan
-    all images.
+    all files.
     """
     names = source.split_names
     if names and "train" not in names:
@@ -72,8 +66,7 @@ def make_splits(
         )
     train = source.split("train") if names else source
     test = source.split("test") if "test" in names else None
-    multi_label = isinstance(source, Table) and source.starts is not None
-    check_classes(train, multi_label=multi_label)
+    require(train)
     if isinstance(train, Stream) and "val" not in names:
         raise DataError(
             "shards need a validation split.", got=f"{train.origin} without one.", hint="a folder val with shards."
@@ -82,27 +75,29 @@ def make_splits(
     check_note, findings = world.on_rank_zero(scanner.check) if check else ("", None)
     if "val" in names:
         note = f"{check_note}The data has its own validation split."
-        return Splits(train, source.split("val"), test, source.classes, multi_label, note, findings=findings)
+        return Splits(train, source.split("val"), test, note, findings=findings)
     if not allow_hold_out:
-        note = f"{check_note}Validated by cross-validation on the training images."
-        return Splits(train, train, test, source.classes, multi_label, note, findings=findings)
+        note = f"{check_note}Validated by cross-validation on the training data."
+        return Splits(train, train, test, note, findings=findings)
     assert isinstance(train, Table)
     held_out = world.on_rank_zero(
-        lambda: hold_out(train, fraction=settings.val_share, seed=settings.seed, scans=scanner.training_scans())
+        lambda: hold_out(
+            stratify(train), fraction=settings.val_share, seed=settings.seed, scans=scanner.training_scans()
+        )
     )
     if not len(held_out.val):
-        raise DataError("there are too few images to hold any out.", got=f"{len(train)}.", hint="more images.")
+        raise DataError("there is too little data to hold any out.", got=f"{len(train)} files.", hint="more of them.")
     groups = f"; {held_out.num_groups:,} groups of duplicates were kept together" if held_out.num_groups else ""
     note = (
-        f"{check_note}{len(held_out.val):,} of {len(train):,} training images were held out for validation, the same "
-        f"fraction of each class{groups}."
+        f"{check_note}{len(held_out.val):,} of {len(train):,} training {noun} were held out for validation, the same "
+        f"fraction of each {stratum}{groups}."
     )
     train_part, val_part = train.only(held_out.train), train.only(held_out.val)
-    return Splits(train_part, val_part, test, source.classes, multi_label, note, train, findings)
+    return Splits(train_part, val_part, test, note, train, findings)
 
 
 class Scanner:
-    """Scans all images once, if the run's minutes leave time for it."""
+    """Scans all files once, if the run's minutes leave time for it."""
 
     def __init__(self, source: Source, settings: CommonSettings, view: View, decisions: dict[str, Any]) -> None:
         self.source, self.view, self.decisions = source, view, decisions
@@ -123,7 +118,7 @@ class Scanner:
         return f"{summary} ", findings
 
     def training_scans(self) -> list[Scan] | None:
-        """The scans of the training images, numbered within the training split."""
+        """The scans of the training files, numbered within the training split."""
         assert isinstance(self.source, Table)
         rows = np.arange(len(self.source))
         if self.source.split_names:
@@ -142,39 +137,21 @@ class Scanner:
         self.decisions["scanned"] = scans is not None
         if scans is None:
             self.view.say(
-                f"Not searching for duplicates: scanning all {len(source):,} images would take more than "
+                f"Not searching for duplicates: scanning all {len(source):,} files would take more than "
                 f"{SCAN_FRACTION:.0%} of the time. vitrail check finds them."
             )
         return scans
 
 
-def check_classes(train: Source, *, multi_label: bool) -> None:
-    """Refuse data with a single class, or with a class of a single image."""
-    if len(train.classes) < 2 and not multi_label:
-        raise DataError(
-            "there is only one class.",
-            got=f"{train.classes[0]!r}." if train.classes else "none.",
-            hint="at least two classes.",
-        )
-    if isinstance(train, Stream):
-        return
-    counts = np.bincount(train.labels, minlength=len(train.classes))
-    few = [f"{name!r} ({count})" for name, count in zip(train.classes, counts, strict=True) if count < MIN_PER_CLASS]
-    if few:
-        raise DataError(
-            f"each class needs at least {MIN_PER_CLASS} images: one for training, one for validation.",
-            got=", ".join(few[:5]) + (f" and {len(few) - 5} more." if len(few) > 5 else "."),
-            hint="more images of it, or removing its folder.",
-        )
-
-
 def fingerprint(source: Source) -> str:
-    """A hash that changes when images or labels are added, removed or renamed."""
+    """A hash that changes when files or labels are added, removed or renamed."""
     digest = hashlib.sha256(repr((source.classes, source.split_names, len(source))).encode())
     if isinstance(source, Table):
         for name in source.names:
             digest.update(name.encode("utf-8", "surrogateescape") + b"\0")
         digest.update(source.labels.tobytes() + source.splits.tobytes())
+        if source.values is not None:
+            digest.update(source.values.tobytes())
     return digest.hexdigest()[:16]
 
 

@@ -6,14 +6,14 @@ import math
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.loader import Batch, Loader
+from vitrail.batch import Batch
+from vitrail.data.loader import Loader
 from vitrail.errors import RunError, TrainError
-from vitrail.objective.classify import Classify
+from vitrail.metric.score import Score
 from vitrail.run import checkpoint as checkpoint_files
 from vitrail.run.checkpoint import Checkpoint
 from vitrail.run.directory import CHECKPOINTS, METRICS, TIMING, JsonLines
@@ -21,8 +21,9 @@ from vitrail.training import optim, shard
 from vitrail.training.checkpoints import Checkpoints
 from vitrail.training.clock import Clock
 from vitrail.training.ema import Ema
-from vitrail.training.evaluation import Score, compute_score, infer
+from vitrail.training.evaluation import infer
 from vitrail.training.guard import Guard
+from vitrail.training.learner import Learner
 from vitrail.training.run_progress import RunProgress
 from vitrail.training.settings import Settings
 from vitrail.training.tensorboard import TensorBoard
@@ -46,14 +47,14 @@ class LoopJob:
     """Everything that one run of the loop needs."""
 
     run: Path
-    model: Any
-    wrapped_model: nn.Module
-    """The model wrapped for DDP or FSDP2; the model itself if there is one process."""
-    objective: Classify
+    """The folder of the run, or of one of its stages."""
+    learner: Learner
+    wrapped: nn.Module
+    """The learner wrapped for DDP or FSDP2; the learner itself if there is one process."""
     settings: Settings
     train_loader: Loader
     small_train_loader: Loader
-    """The same images at a lower resolution, for the first part of the run."""
+    """The same samples at a lower resolution, for the first part of the run."""
     val_loader: Loader
     clock: Clock
     world: World
@@ -61,10 +62,11 @@ class LoopJob:
     bfloat16: bool = False
     muon_dtype: torch.dtype = torch.float32
     forecast: float | None = None
-    """Images per second, measured before the run."""
+    """Samples per second, measured before the run."""
     evaluation_seconds: float = 0.0
     """Forecast of one evaluation."""
-    metric: str = "top1"
+    noun: str = "samples"
+    """What the samples are called in messages and files."""
 
     def fraction_done(self, step: int) -> float:
         """The fraction of the run that is over; rank 0 has the clock, so all processes agree."""
@@ -86,16 +88,16 @@ class State:
         self.job, self.progress, self.guard = job, RunProgress(), Guard()
         self.folder = job.run / CHECKPOINTS
         self.optimizers = optim.make_optimizers(
-            job.model,
+            job.learner,
             settings.optimizer,
             lr=settings.lr,
             weight_decay=settings.weight_decay,
             layer_decay=settings.layer_decay,
             muon_dtype=job.muon_dtype,
         )
-        self.ema = Ema(job.model, settings.ema) if settings.ema else None
+        self.ema = Ema(job.learner, settings.ema) if settings.ema else None
         self.saved_step, self.rolled_back_to = -1, -1
-        self.checkpoints = Checkpoints(self.folder, job.model, job.world)
+        self.checkpoints = Checkpoints(self.folder, job.learner, job.world)
         found = self.checkpoints.newest()
         if found is not None:
             self._restore(found[1])
@@ -136,7 +138,9 @@ class State:
         self.shown_loss = progress.loss_sum / progress.num_losses if progress.num_losses else self.shown_loss
         job.view.show(StepStatus(progress.step, done, self.epoch, self.shown_loss, self.lr, speed, max(0.0, left)))
         if self.timing is not None:
-            self.timing.add(step=progress.step, seconds=round(elapsed, 3), images_per_second=round(speed, 2))
+            self.timing.add(
+                step=progress.step, seconds=round(elapsed, 3), **{f"{job.noun}_per_second": round(speed, 2)}
+            )
         self.shown_at, self.shown_step = time.monotonic(), progress.step
         self._compare_with_forecast(elapsed - progress.evaluation_seconds, max(0.0, left))
 
@@ -152,7 +156,7 @@ class State:
                 "the schedule follows the clock and still ends on time" if job.clock.seconds else "the run takes longer"
             )
             job.view.say(
-                f"Slower than forecast: {speed:,.0f} images per second instead of {job.forecast:,.0f}; {effect} "
+                f"Slower than forecast: {speed:,.0f} {job.noun} per second instead of {job.forecast:,.0f}; {effect} "
                 f"({left / 60:.1f} minutes left)."
             )
 
@@ -165,6 +169,12 @@ class State:
     def epoch(self) -> float:
         """Passes over the training data so far."""
         return self.progress.step / self.job.train_loader.steps_per_epoch
+
+    @property
+    def best(self) -> Score | None:
+        """The best score so far."""
+        stored = self.progress.best
+        return None if stored is None else Score(self.job.learner.objective.metric, *stored)
 
     @property
     def out_of_patience(self) -> bool:
@@ -198,27 +208,28 @@ class State:
         return self.job.world.broadcast_flag(time.monotonic() - self.saved_at > SAVE_SECONDS)
 
     def evaluate(self) -> str | None:
-        """Score the validation images and save; return the problem if the model is broken."""
+        """Score the validation data and save; return the problem if the model is broken."""
         job, progress, began = self.job, self.progress, time.monotonic()
         if self.ema is not None:
             with self.ema.applied():
-                outputs = infer(job.wrapped_model, job.val_loader, job.world, bfloat16=job.bfloat16)
+                answers = infer(job.wrapped, job.val_loader, job.world, bfloat16=job.bfloat16)
         else:
-            outputs = infer(job.wrapped_model, job.val_loader, job.world, bfloat16=job.bfloat16)
-        score: Score = job.world.broadcast(
-            compute_score(outputs, multi_label=job.objective.multi_label) if job.world.is_rank_zero else None
-        )
+            answers = infer(job.wrapped, job.val_loader, job.world, bfloat16=job.bfloat16)
+        objective = job.learner.objective
+        score: Score = job.world.on_rank_zero(lambda: objective.score(answers.fields))
         if not math.isfinite(score.loss):
             return "the validation loss is not finite"
         repeated, progress.evaluated_step = progress.evaluated_step == progress.step, progress.step
-        if score.better_than(None if progress.best is None else Score(*progress.best)):
-            progress.best, progress.best_step, progress.stale = (score.value, score.loss, score.n), progress.step, 0
+        if score.better_than(self.best):
+            progress.best, progress.best_step, progress.stale = score[1:], progress.step, 0
         else:
             progress.stale += 1
-        assert progress.best is not None
+        best = self.best
+        assert best is not None
         if not repeated:
-            self._write(**self._mean_loss(), lr=self.lr, val_loss=score.loss, **{f"val_{job.metric}": score.value})
-        job.view.show_score(progress.step, score.value, progress.best[0], job.metric)
+            name = f"val_{score.metric.name}"
+            self._write(**self._mean_loss(), lr=self.lr, val_loss=score.loss, **{name: score.value})
+        job.view.show_score(progress.step, score, best)
         self.last_evaluation = time.monotonic() - began
         progress.evaluation_seconds += self.last_evaluation
         progress.evaluated_at = job.clock.elapsed
@@ -288,7 +299,7 @@ class State:
                 got="a wrong SHA-256 sum.",
                 hint="the same command again: it continues without it.",
             )
-        shard.copy_into(self.job.model.state_dict(), {**best.parts["model"], **best.parts.get("ema", {})})
+        shard.copy_into(self.job.learner.tensors(), {**best.parts["model"], **best.parts.get("ema", {})})
 
     def close(self) -> None:
         """Close the files."""
@@ -297,8 +308,8 @@ class State:
                 lines.close()
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        shard.copy_into(self.job.model.state_dict(), checkpoint.parts["model"])
-        optim.load_state(self.optimizers, self.job.model, checkpoint.parts["optimizer"])
+        shard.copy_into(self.job.learner.tensors(), checkpoint.parts["model"])
+        optim.load_state(self.optimizers, self.job.learner, checkpoint.parts["optimizer"])
         if self.ema is not None:
             self.ema.restore(checkpoint.parts["ema"])
         self.progress = progress = RunProgress.from_state(checkpoint.state)
@@ -328,8 +339,8 @@ class State:
     def _parts(self) -> dict[str, dict[str, Tensor]]:
         """The tensors of a checkpoint: full, or this process's shards."""
         return {
-            "model": self.job.model.state_dict(),
-            "optimizer": optim.get_state(self.optimizers, self.job.model),
+            "model": self.job.learner.tensors(),
+            "optimizer": optim.get_state(self.optimizers, self.job.learner),
             **({} if self.ema is None else {"ema": self.ema.tensors()}),
         }
 

@@ -5,28 +5,26 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
-from vitrail.data.augment import Augment
-from vitrail.data.cache import PixelCache
+from vitrail.batch import Fields
+from vitrail.contract import Model, Objective
 from vitrail.data.loader import Loader
-from vitrail.data.reader import form
-from vitrail.data.table import Source, Stream
-from vitrail.data.transform import Preprocess
-from vitrail.errors import DataError, RunError
+from vitrail.data.preparation import Preparation
+from vitrail.data.table import Source
+from vitrail.errors import RunError
 from vitrail.machine import num_cores
 from vitrail.nn.attention.full import set_fused
-from vitrail.objective.classify import Classify, class_weights
-from vitrail.run.directory import check_disk_space, write_config
-from vitrail.training import throughput
+from vitrail.run.directory import check_disk_space, stage_dir, write_config
 from vitrail.training.clock import Clock, Timing
-from vitrail.training.evaluation import Outputs, infer
+from vitrail.training.evaluation import Answers, infer
+from vitrail.training.learner import Learner
 from vitrail.training.loop import train as run_loop
-from vitrail.training.plan import make_plan, measure_training, read_plan, reserved_seconds
+from vitrail.training.plan import check_parts, make_plan, measure_training, read_plan, reserved_seconds
 from vitrail.training.run_progress import RunProgress
 from vitrail.training.settings import CommonSettings, Settings
 from vitrail.training.shard import gather_into
@@ -45,34 +43,72 @@ class Outcome(NamedTuple):
     """The result of a recipe."""
 
     model: Any
-    val: Outputs
+    val: Answers
     steps: int
     notes: tuple[str, ...]
 
 
+class Kind(Protocol):
+    """What a run needs to know about its kind (`vitrail/kind`): how to score, and how to prepare data for a model."""
+
+    NOUN: str
+    """What the samples are called in messages and files."""
+
+    def new_objective(self, task: Task) -> Objective:
+        """Create the objective of a recipe that does not bring its own."""
+
+    def preparation(self, task: Task, model: Any, *, training: bool) -> Preparation:
+        """How the items of a source become the input of this model."""
+
+
 @dataclass(kw_only=True)
 class Task:
-    """One training run."""
+    """One training run, or one stage of it."""
 
     run: Path
+    kind: Kind
     splits: Splits
     settings: CommonSettings
     new_model: Callable[..., Any]
     """Creates the requested model, or another by `name`; further arguments override fields of its spec."""
     has_weights: bool
     can_choose_model: bool
-    """Whether the user left the choice of model and image size to the recipe."""
+    """Whether the user left the choice of model and input size to the recipe."""
     view: View
     world: World
     shard: bool = False
     config: dict[str, Any] = field(default_factory=dict)
     loaders: list[Loader] = field(default_factory=list)
-    """All loaders created so far; each lists the images that it skipped."""
+    """All loaders created so far; each lists the items that it skipped."""
     timing: Timing = field(default_factory=Timing)
+    stages: tuple[str, ...] = ()
+    """The names of the stages from the run to this one; empty for the run itself."""
+    trained: set[tuple[str, ...]] = field(default_factory=set)
+    """The stages in which a model was trained."""
+
+    def stage(self, name: str, **fields: Any) -> Task:
+        """Return a stage of the run, with its own checkpoints, metrics and decisions; `fields` replace others.
+
+        A recipe that trains several models gives each a stage. Whatever moment the run is killed at, the same command
+        goes through the finished stages without training and resumes the one that was interrupted.
+        """
+        return replace(self, stages=(*self.stages, name), **fields)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of this stage, in which its checkpoints and metrics are."""
+        return stage_dir(self.run, self.stages)
+
+    @property
+    def decisions(self) -> dict[str, Any]:
+        """Everything chosen automatically in this stage, as stored in config.yaml."""
+        if not self.stages:
+            return self.config.setdefault("decisions", {})
+        return self.config.setdefault("stages", {}).setdefault("/".join(self.stages), {})
 
     def decide(self, key: str, choose: Callable[[], T]) -> T:
         """Make a choice once per run, on rank 0, and store it in config.yaml."""
-        decisions = self.config.setdefault("decisions", {})
+        decisions = self.decisions
         if key not in decisions:
             decisions[key] = self.world.on_rank_zero(choose)
             if self.world.is_rank_zero:
@@ -83,151 +119,134 @@ class Task:
         """The seconds left of the run's `minutes`; None if its length is in steps or epochs."""
         if self.settings.minutes is None:
             return None
-        return max(0.0, self.settings.minutes * 60 - (time.monotonic() - self.timing.started))
+        return max(0.0, self.settings.minutes * 60 - self.timing.total)
 
-    def make_objective(self) -> Classify:
-        """Create the loss function."""
-        settings = self.settings
-        weights = None
-        if settings.class_weights:
-            if isinstance(self.splits.train, Stream):
-                raise DataError("class weights need counted classes.", got="shards.", hint="class_weights=false.")
-            weights = class_weights(self.splits.counts)
-        return Classify(
-            multi_label=self.splits.multi_label,
-            label_smoothing=getattr(settings, "label_smoothing", 0.0),
-            weights=weights,
-        )
-
-    def make_loader(self, source: Source, preprocess: Preprocess, *, training: bool = False, **fields: Any) -> Loader:
+    def make_loader(
+        self, source: Source, prepare: Preparation, *, training: bool = False, cached: bool = False
+    ) -> Loader:
         """Create a loader with the settings of the run."""
         settings, world = self.settings, self.world
         options: dict[str, Any] = {"batch_size": max(EVALUATION_BATCH_SIZE // world.size, 1) * world.size}
         if training:
             assert isinstance(settings, Settings)
-            augment = settings.augment
-            multiple = world.size * (2 if augment.mixup or augment.cutmix else 1)
+            multiple = world.size * prepare.group
             options = {
                 "batch_size": max(multiple, min(settings.batch_size, len(source)) // multiple * multiple),
-                "augment": augment,
                 "shuffle": True,
                 "drop_last": True,
                 "balanced": settings.balanced,
-                "cache": self._make_cache(source, preprocess, augment),
             }
         loader = Loader(
             source=source,
-            preprocess=preprocess,
+            prepare=prepare.cached(source, settings.cache_gb) if cached else prepare,
             rank=world.rank,
             world=world.size,
             workers=max(1, num_cores() // world.local_size) if settings.workers is None else settings.workers,
             policy=settings.on_error,
-            **{"seed": settings.seed, **options, **fields},
+            seed=settings.seed,
+            **options,
         )
         self.loaders.append(loader)
         return loader
 
     @property
     def skipped(self) -> dict[str, str]:
-        """The images that were skipped because they cannot be read, with the reason."""
+        """The items that were skipped because they cannot be read, with the reason."""
         return {finding.path: finding.detail for loader in self.loaders for finding in loader.skipped}
 
-    def _make_cache(self, source: Source, preprocess: Preprocess, augment: Augment | None) -> PixelCache | None:
-        """Create a cache of decoded images; None if there is nothing to decode."""
-        encoded = isinstance(source, Stream) or isinstance(source[0].content(), bytes)
-        if not self.settings.cache_gb or not encoded:
-            return None
-        return PixelCache(form(preprocess, augment), limit_gb=self.settings.cache_gb, outside=source.root)
-
-    def infer(self, model: Any, source: Source, label: str) -> Outputs:
-        """Predict all images of a source in float32, as the finished model will."""
+    def infer(self, model: Any, source: Source, label: str, objective: Objective | None = None) -> Answers:
+        """Compute the answers for all items of a source in float32, as the finished model will."""
         return infer(
-            model.to(self.world.device),
-            self.make_loader(source, model.preprocess),
+            Learner(model, objective or self.kind.new_objective(self)).to(self.world.device),
+            self.make_loader(source, self.kind.preparation(self, model, training=False)),
             self.world,
             progress=lambda done, total: self.view.progress(label, done, total),
         )
 
-    def fit(self, model: Any) -> RunProgress:
-        """Train a model with the training loop for the time that is left."""
+    def fit(self, model: Model, objective: Objective | None = None) -> RunProgress:
+        """Train a model with the training loop for the time that is left; once per stage."""
+        assert self.stages not in self.trained, "a stage trains one model: use task.stage(name) for another"
+        self.trained.add(self.stages)
         settings, world, val = self.settings, self.world, self.splits.val
         assert isinstance(settings, Settings)
+        learner = Learner(model, objective or self.kind.new_objective(self))
+        check_parts(learner, settings.accumulate or 1)
         if world.is_rank_zero:
-            weights = sum(parameter.numel() * 4 for parameter in model.parameters())
+            weights = sum(parameter.numel() * 4 for parameter in learner.parameters())
             check_disk_space(self.run, NUM_DISK_COPIES * weights)
-        model.to(world.device)
-        objective = self.make_objective().to(world.device)
-        loader = self.make_loader(self.splits.train, model.preprocess, training=True)
-        small = loader
-        if settings.small_until:
-            small_preprocess = model.preprocess.override(
-                {"size": throughput.scale_image_size(model.spec, settings.small_side)}
-            )
-            small = self.make_loader(self.splits.train, small_preprocess, training=True)
-        plan = read_plan(self.decide("plan", lambda: self._make_plan(model, objective, loader, small)))
+            self.folder.mkdir(parents=True, exist_ok=True)
+        learner.to(world.device)
+        loader, small = self._training_loaders(model)
+        plan = read_plan(self.decide("plan", lambda: self._make_plan(learner, loader, small)), self.kind.NOUN)
         check_batch_size(loader, plan["batch_size"])
-        Kernels(**{name: plan[name] for name in Kernels._fields}).apply(model)
+        Kernels(**{name: plan[name] for name in Kernels._fields}).apply(learner)
         settings = settings.override({"accumulate": plan["accumulate"], "batch_size": loader.batch_size})
-        wrapped_model = distribute(model, world, model.preprocess.empty_batch(1).zero_(), shard=self.shard)
-        updated_model = wrapped_model if self.shard else model
+        wrapped = distribute(learner, world, lambda: _example(loader), shard=self.shard)
+        updated = wrapped if isinstance(wrapped, Learner) else learner  # FSDP2 trains a sharded copy
         if self.shard:
-            model.cpu()  # until the trained shards are gathered into it
+            learner.cpu()  # until the trained shards are gathered into it
         if plan["compile"]:
-            wrapped_model = torch.compile(wrapped_model, dynamic=False)  # type: ignore[assignment]
+            wrapped = torch.compile(wrapped, dynamic=False)  # type: ignore[assignment]
         clock = self._make_clock(loader, plan)
         self.timing.planning = time.monotonic() - self.timing.data_ready
         self.view.say(plan["summary"])
         job = LoopJob(
-            run=self.run,
-            model=updated_model,
-            wrapped_model=wrapped_model,
-            objective=objective,
+            run=self.folder,
+            learner=updated,
+            wrapped=wrapped,
             settings=settings,
             train_loader=loader,
             small_train_loader=small,
-            val_loader=self.make_loader(val, model.preprocess, cache=self._make_cache(val, model.preprocess, None)),
+            val_loader=self.make_loader(val, self.kind.preparation(self, model, training=False), cached=True),
             clock=clock,
             world=world,
             view=self.view,
             bfloat16=plan["bfloat16"],
             muon_dtype=getattr(torch, plan["muon"]),
-            forecast=plan["images_per_second"],
+            forecast=plan["samples_per_second"],
             evaluation_seconds=len(val) / plan["evaluated_per_second"],
-            metric="map" if self.splits.multi_label else "top1",
+            noun=self.kind.NOUN,
         )
         progress = run_loop(job)
-        self.timing.seconds_before = clock.spent
-        self.timing.training += progress.training_seconds
-        self.timing.evaluation += progress.evaluation_seconds
-        if progress.training_seconds:
-            measured = progress.step * loader.batch_size / progress.training_seconds
-            self.timing.speed = {"forecast": plan["images_per_second"], "measured": round(measured, 1)}
+        self.timing.add_stage(clock, progress, loader.batch_size, plan["samples_per_second"])
         if self.shard:
-            gather_into(model, updated_model)
-        model.to(memory_format=torch.contiguous_format)
-        set_fused(model, fused=True)
+            gather_into(learner, updated)
+        learner.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        set_fused(learner, fused=True)
         return progress
 
-    def measure_speed(self, model: Any) -> float:
-        """Measure training speed in images per second over all processes, counting whole steps."""
-        loader = self.make_loader(self.splits.train, model.preprocess, training=True)
-        objective = self.make_objective().to(self.world.device)
-        model.to(self.world.device)
-        measurement = measure_training(model, objective, loader, self.settings, self.world)
-        return measurement.cost.images_per_second(loader.batch_size // self.world.size) * self.world.size
+    def _training_loaders(self, model: Any) -> tuple[Loader, Loader]:
+        """The training loader, and the one of smaller inputs for the first part of the run."""
+        settings = self.settings
+        assert isinstance(settings, Settings)
+        prepare = self.kind.preparation(self, model, training=True)
+        loader = self.make_loader(self.splits.train, prepare, training=True, cached=True)
+        if not settings.small_until:
+            return loader, loader
+        reduced = prepare.reduced(settings.small_side, model.spec.layout.grid)
+        return loader, self.make_loader(self.splits.train, reduced, training=True, cached=True)
 
-    def _make_plan(self, model: Any, objective: Classify, loader: Loader, small: Loader) -> dict[str, Any]:
-        """Plan the training of this model on this machine."""
+    def measure_speed(self, model: Any) -> float:
+        """Measure training speed in samples per second over all processes, counting whole steps."""
+        learner = Learner(model, self.kind.new_objective(self)).to(self.world.device)
+        prepare = self.kind.preparation(self, model, training=True)
+        loader = self.make_loader(self.splits.train, prepare, training=True, cached=True)
+        measurement = measure_training(learner, loader, self.settings, self.world)
+        return measurement.cost.samples_per_second(loader.batch_size // self.world.size) * self.world.size
+
+    def _make_plan(self, learner: Learner, loader: Loader, small: Loader) -> dict[str, Any]:
+        """Plan the training on this machine."""
         seconds = self.seconds_left()
         steps = self._num_steps(loader)
+        val = self.make_loader(self.splits.val, self.kind.preparation(self, learner.model, training=False))
         return make_plan(
-            model,
-            objective,
-            (loader, small, self.make_loader(self.splits.val, model.preprocess)),
+            learner,
+            (loader, small, val),
             self.settings,
             self.world,
             run_seconds=lambda speed: seconds if seconds is not None else (steps or 0) * loader.batch_size / speed,
             say=self.view.say,
+            noun=self.kind.NOUN,
         )
 
     def _num_steps(self, loader: Loader) -> int | None:
@@ -247,11 +266,19 @@ class Task:
         return Clock(steps=None, seconds=max(1.0, left - reserved_seconds(plan, self.splits)))
 
 
+def _example(loader: Loader) -> Fields:
+    """The fields of a batch."""
+    batches = loader.batches()
+    batch = next(batches)
+    batches.close()  # type: ignore[attr-defined]
+    return batch.fields
+
+
 def check_batch_size(loader: Loader, batch_size: int) -> None:
     """Refuse to resume a run whose batches cannot be split evenly over the processes."""
     if loader.batch_size != batch_size:
         raise RunError(
-            f"this run has {batch_size} images per batch, which cannot be split evenly.",
+            f"this run has {batch_size} samples per batch, which cannot be split evenly.",
             got=f"{loader.world} processes.",
             hint="the number of processes that it started with.",
         )

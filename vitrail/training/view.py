@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from vitrail.metric.score import Score
+
 
 class StepStatus(NamedTuple):
     """The state of a run after a step, as shown to the user."""
@@ -13,7 +15,7 @@ class StepStatus(NamedTuple):
     epoch: float
     loss: float
     lr: float
-    images_per_second: float
+    samples_per_second: float
     seconds_left: float
 
 
@@ -26,7 +28,7 @@ class View(Protocol):
     def show(self, status: StepStatus) -> None:
         """Show the current step."""
 
-    def show_score(self, step: int, score: float, best: float, metric: str) -> None:
+    def show_score(self, step: int, score: Score, best: Score) -> None:
         """Show a validation score, and the best so far."""
 
     def progress(self, label: str, done: int, total: int) -> None:
@@ -42,7 +44,7 @@ class SilentView:
     def show(self, status: StepStatus) -> None:
         pass
 
-    def show_score(self, step: int, score: float, best: float, metric: str) -> None:
+    def show_score(self, step: int, score: Score, best: Score) -> None:
         pass
 
     def progress(self, label: str, done: int, total: int) -> None:

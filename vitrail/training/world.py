@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from vitrail.batch import Fields
 from vitrail.errors import SpecError, TrainError, VitrailError, brief
 from vitrail.training import shard as sharding
 
@@ -192,21 +193,21 @@ def check_can_shard() -> None:
         )
 
 
-def distribute(model: nn.Module, world: World, example: Tensor, *, shard: bool) -> nn.Module:
-    """Wrap a model for DDP, or shard a copy of it with FSDP2; return it unchanged for a single process.
+def distribute(learner: nn.Module, world: World, example: Callable[[], Fields], *, shard: bool) -> nn.Module:
+    """Wrap a learner for DDP, or shard a copy of it with FSDP2; return it unchanged for a single process.
 
-    `example` is any batch of images.
+    `example` returns the fields of any batch.
     """
     if shard:
-        return sharding.shard_model(model)
+        return sharding.shard_learner(learner)
     if world.size == 1:
-        return model
+        return learner
     from torch.nn.parallel import DistributedDataParallel
 
     device_ids = [world.device.index] if world.device.type == "cuda" else None
-    wrapped = DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True)
+    wrapped = DistributedDataParallel(learner, device_ids=device_ids, gradient_as_bucket_view=True)
     # DDP rebuilds its gradient buckets after the first step, which changes the order of sums over three or more
     # processes. Doing that step here makes a resumed run sum like one that was not interrupted.
-    wrapped(example.to(world.device)).sum().backward()
+    wrapped({name: tensor.to(world.device) for name, tensor in example().items()}).sum().backward()
     wrapped.zero_grad(set_to_none=True)
     return wrapped

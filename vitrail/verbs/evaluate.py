@@ -14,17 +14,20 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.data.find import open_data
-from vitrail.data.loader import Loader, Policy
+from vitrail.data.loader import Policy
+from vitrail.data.prepare.image import image_loader
 from vitrail.data.table import Source
 from vitrail.data.transform import Preprocess
 from vitrail.errors import DataError
 from vitrail.metric.paired import Paired
 from vitrail.metric.summary import Summary
+from vitrail.objective.classify import Classify
 from vitrail.run.label_mapping import map_classes, map_labels
 from vitrail.run.open import open_model
 from vitrail.run.predictions import PredictionRow, compare_rows, prediction_rows, summary_of
 from vitrail.run.predictor import calibration_of, labels_of, require_classifier
-from vitrail.training.evaluation import Outputs, infer
+from vitrail.training.evaluation import Answers, infer
+from vitrail.training.learner import Learner
 from vitrail.training.splits import was_trained_on
 from vitrail.training.world import World
 
@@ -85,7 +88,7 @@ def evaluate(
         for network, indices in networks
     ]
     network, (summary, rows, outputs, skipped) = networks[0][0], evaluated[0]
-    predicted = outputs.logits.argmax(dim=1).tolist()
+    predicted = outputs["logits"].argmax(dim=1).tolist()
     real_labels = _real_labels(real_table, outputs.names) if real_table is not None else None
     return Evaluation(
         **{field.name: getattr(summary, field.name) for field in fields(summary)},
@@ -111,25 +114,28 @@ def _evaluate_network(
     batch_size: int,
     tta: bool,
     progress: Callable[[int, int], None] | None,
-) -> tuple[Summary, list[PredictionRow], Outputs, tuple[str, ...]]:
+) -> tuple[Summary, list[PredictionRow], Answers, tuple[str, ...]]:
     """The scores of one model, its predictions, its outputs, and the images that cannot be read."""
-    loader = Loader(source=source, preprocess=network.preprocess, batch_size=batch_size, policy=policy)
-    outputs = infer(FlipAverage(network) if tta else network, loader, World(), progress=progress)
+    loader = image_loader(source, network.preprocess, batch_size=batch_size, policy=policy)
+    learner = Learner(FlipAverage(network) if tta else network, Classify())
+    outputs = infer(learner, loader, World(), progress=progress)
     if not outputs.names:
         raise DataError(
             "no image could be read.", got=f"{len(loader.skipped)} unreadable images.", hint="vitrail check."
         )
-    if not bool(torch.isfinite(outputs.logits).all()):
+    if not bool(torch.isfinite(outputs["logits"]).all()):
         raise DataError("the model's outputs are not finite.", got="NaN or infinity.", hint="other weights.")
     labels, calibration = labels_of(network), calibration_of(network)
-    truth = map_labels(network, indices, source, outputs.labels)
-    summary = summary_of(outputs.logits, truth, labels, calibration)
-    rows = prediction_rows("", outputs.names, outputs.logits, truth, labels, calibration)
+    truth = map_labels(network, indices, source, outputs["label"])
+    summary = summary_of(outputs["logits"], truth, labels, calibration)
+    rows = prediction_rows("", outputs.names, outputs["logits"], truth, labels, calibration)
     return summary, rows, outputs, tuple(f"{finding.path}: {finding.detail}" for finding in loader.skipped)
 
 
 class FlipAverage(nn.Module):
     """Averages a model's logits over each image and its mirror image."""
+
+    TAKES = ("image",)
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

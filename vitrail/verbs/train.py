@@ -21,15 +21,13 @@ from vitrail.data.check import scan_source
 from vitrail.data.find import open_data
 from vitrail.data.folds import fold_numbers, fold_tables, foldable
 from vitrail.data.table import Source, Table
-from vitrail.data.transform import Preprocess
 from vitrail.errors import RunError, WeightsError, brief
-from vitrail.report.run import OUT_OF_FOLD, REPORT, write_report
+from vitrail.report.run import OUT_OF_FOLD, REPORT
 from vitrail.run import directory
 from vitrail.run.predictions import PREDICTIONS, SUMMARY, PredictionRow, read_predictions, suspects, write_predictions
 from vitrail.training import world as processes
 from vitrail.training.clock import Timing
 from vitrail.training.dry_run import LrSearch, forecast, limit_to_one_step, sample_splits, search_lr
-from vitrail.training.finish import finish_run
 from vitrail.training.settings import LENGTHS, CommonSettings
 from vitrail.training.splits import SCAN_FRACTION, Splits, fingerprint, make_splits
 from vitrail.training.task import Task
@@ -38,7 +36,7 @@ from vitrail.training.view import SilentView, View
 from vitrail.training.world import World
 from vitrail.weights.source import load_weights
 
-RECIPES = "vitrail.training.recipe"
+RECIPES, KINDS = "vitrail.training.recipe", "vitrail.kind"
 DEFAULT_MINUTES = 10.0
 MODEL_PREFIX = "model."
 FOLD_NUMBERS = "parts.json"
@@ -134,7 +132,7 @@ def _train(request: TrainRequest, path: Path, context: RunContext, *, started: f
                 if report:
                     view.say("This run has already finished; here is its result. For a new run, choose another --run.")
                 if report and world.is_rank_zero and (path / SUMMARY).is_file() and not (path / REPORT).is_file():
-                    write_report(path, request.source)
+                    request.kind.write_report(path, request.source)
                 return Training(**{**result, "run": path, "story": tuple(result["story"])})
         config = stored or {"request": request.fields, "command": context.command}
         splits = _make_splits(request, view, world, config.setdefault("decisions", {}))
@@ -148,10 +146,10 @@ def _train(request: TrainRequest, path: Path, context: RunContext, *, started: f
             if str(stop):  # the message says what was saved
                 raise
             raise KeyboardInterrupt("Nothing was saved yet; the same command starts again.") from None
-        result = finish_run(task, request.recipe, outcome)
+        result = request.kind.finish(task, request.recipe, outcome)
         if report and world.is_rank_zero:  # last: it can be written again, and must never cost a model
             view.say("Writing the report.")
-            write_report(path, request.source, model=outcome.model.eval())
+            request.kind.write_report(path, request.source, model=outcome.model.eval())
         return Training(run=path, **result)
 
 
@@ -183,7 +181,7 @@ def _train_folds(
         write_predictions(path / OUT_OF_FOLD, rows)
         directory.write_json(path / directory.FOLDS, summary)
         if report:
-            write_report(path, request.source)
+            request.kind.write_report(path, request.source)
     return summary
 
 
@@ -217,6 +215,8 @@ def _fold_rows(fold_path: Path, number: int) -> list[PredictionRow]:
 class TrainRequest(NamedTuple):
     """A validated request to train."""
 
+    kind: Any
+    """The module of its kind, an entry of `vitrail/kind`."""
     source: Source
     settings: CommonSettings
     recipe: str
@@ -240,6 +240,7 @@ class TrainRequest(NamedTuple):
         """Create the task for the recipe."""
         return Task(
             run=path,
+            kind=self.kind,
             splits=splits,
             settings=self.settings,
             new_model=self.new_model,
@@ -272,7 +273,7 @@ def parse_request(
         )
     model_overrides = [word.removeprefix(MODEL_PREFIX) for word in settings if word.startswith(MODEL_PREFIX)]
     new_model = make_model_factory(source, model, weights, model_overrides, parsed.seed)
-    new_model(num_classes=max(2, len(source.classes)))  # so that errors in the model are raised before anything starts
+    new_model(num_classes=max(1, source.num_outputs))  # so that errors in the model are raised before anything starts
     fields = {
         "data": source.origin if isinstance(data, Source) else str(data),
         "model": model,
@@ -283,7 +284,8 @@ def parse_request(
         "data_fingerprint": fingerprint(source),
     }
     can_choose_model = model is None and not model_overrides
-    return TrainRequest(source, parsed, recipe, new_model, weights is not None, can_choose_model, fields)
+    kind = plug.load(KINDS, "classification" if source.values is None else "regression")
+    return TrainRequest(kind, source, parsed, recipe, new_model, weights is not None, can_choose_model, fields)
 
 
 def find_lr(
@@ -301,19 +303,18 @@ def find_lr(
     request = parse_request(data, model, weights, recipe, None, settings, seed, data_dir)
     view = view or SilentView()
     with tempfile.TemporaryDirectory(prefix="vitrail-") as folder:
-        return search_lr(request.make_task(Path(folder), _make_splits(request, view, World()), view, World()))
+        world = processes.init_world()
+        return search_lr(request.make_task(Path(folder), _make_splits(request, view, world), view, world))
 
 
 def _dry_run(request: TrainRequest, view: View) -> Training:
     """Run everything on a few images per class, in a temporary directory."""
-    started = time.monotonic()
-    splits = _make_splits(request, view, World())
+    started, world = time.monotonic(), processes.init_world()
+    splits = _make_splits(request, view, world)
     with tempfile.TemporaryDirectory(prefix="vitrail-") as folder:
         small = request._replace(settings=limit_to_one_step(request.settings))
-        task = small.make_task(
-            Path(folder), sample_splits(splits), SilentView(), World(), timing=Timing(started=started)
-        )
-        result = finish_run(task, request.recipe, plug.load(RECIPES, request.recipe).train(task))
+        task = small.make_task(Path(folder), sample_splits(splits), SilentView(), world, timing=Timing(started=started))
+        result = request.kind.finish(task, request.recipe, plug.load(RECIPES, request.recipe).train(task))
         return Training(run=Path("(nothing saved)"), **{**result, "story": forecast(task, request.settings, splits)})
 
 
@@ -350,9 +351,7 @@ def make_model_factory(
 
     def new_model(*, name: str = default_name, **more: Any) -> Any:
         torch.manual_seed(seed)
-        network = catalogue.create_model(name, weights=weights, **{**fields, **more})
-        network.preprocess = network.preprocess or Preprocess(size=network.spec.image_size)
-        return network
+        return catalogue.create_model(name, weights=weights, **{**fields, **more})
 
     return new_model
 
@@ -366,6 +365,10 @@ def _make_splits(request: TrainRequest, view: View, world: World, decisions: dic
         request.settings,
         view,
         world,
+        require=request.kind.check_source,
+        noun=request.kind.NOUN,
+        stratum=request.kind.STRATUM,
+        stratify=request.kind.stratify,
         allow_hold_out=not cross_validates,
         check=check,
         decisions=decisions,

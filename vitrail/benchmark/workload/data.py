@@ -15,7 +15,7 @@ from PIL import Image
 from vitrail.benchmark.compare import BenchResult, Contender, hardware, take_turns
 from vitrail.data.cache import PixelCache
 from vitrail.data.find import open_data
-from vitrail.data.loader import Loader
+from vitrail.data.prepare.image import image_loader
 from vitrail.data.reader import form
 from vitrail.data.table import Table
 from vitrail.data.transform import Preprocess
@@ -43,11 +43,11 @@ def run(
     paths = [root / name for name in source.names]
     with tempfile.TemporaryDirectory(prefix="vitrail-bench-") as folder:
         cache = PixelCache(form(PREPROCESS, None), limit_gb=CACHE_GB, folder=Path(folder))
-        plain = Loader(source=source, preprocess=PREPROCESS, batch_size=BATCH_SIZE, workers=workers)
-        cached = Loader(source=source, preprocess=PREPROCESS, batch_size=BATCH_SIZE, workers=workers, cache=cache)
+        plain = image_loader(source, PREPROCESS, batch_size=BATCH_SIZE, workers=workers)
+        cached = image_loader(source, PREPROCESS, batch_size=BATCH_SIZE, workers=workers, cache=cache)
         contenders: dict[str, Contender] = {
-            "vitrail": lambda: _speed(batch.images for batch in plain.epoch()),
-            "vitrail, warm cache": lambda: _speed(batch.images for batch in cached.epoch()),
+            "vitrail": lambda: _speed(batch.fields["image"] for batch in plain.epoch()),
+            "vitrail, warm cache": lambda: _speed(batch.fields["image"] for batch in cached.epoch()),
             PILLOW: lambda: _speed(_pillow_batches(paths)),
         }
         try:

@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -15,11 +15,13 @@ from vitrail import catalogue
 from vitrail.benchmark.compare import BenchResult, Row, hardware
 from vitrail.data.find import open_data
 from vitrail.data.loader import Loader
+from vitrail.data.prepare.image import image_loader
 from vitrail.data.table import Source
 from vitrail.machine import num_cores, seconds_of
 from vitrail.objective.classify import Classify
 from vitrail.training import optim, throughput
 from vitrail.training.ema import Ema
+from vitrail.training.learner import Learner
 from vitrail.training.plan import Measurement, measure_training
 from vitrail.training.recipe import scratch
 from vitrail.training.world import World
@@ -34,9 +36,8 @@ SETTINGS, WORLD = scratch.Spec(steps=1), World()
 class Trainee(NamedTuple):
     """A model with everything that a training step needs, measured and ready."""
 
-    model: Any
+    learner: Learner
     loader: Loader
-    objective: Classify
     measurement: Measurement
     optimizers: list[torch.optim.Optimizer]
     ema: Ema
@@ -55,10 +56,11 @@ def run(
     name = model or scratch.suggest(source)
     trainee = _prepare(source, name)
     seconds = _time_steps(trainee, rounds, progress)
-    images = next(trainee.loader.batches()).images
+    fields = next(trainee.loader.batches()).fields
     batch_size = trainee.loader.batch_size
     seconds["evaluation of a batch"] = [
-        throughput.time_forward(trainee.model, images, WORLD) * batch_size for _ in range(min(NUM_EVALUATIONS, rounds))
+        throughput.time_answers(trainee.learner, fields, WORLD) * batch_size
+        for _ in range(min(NUM_EVALUATIONS, rounds))
     ]
     kernels, cost, muon = trainee.measurement
     step_seconds = statistics.median(seconds[WHOLE_STEP])
@@ -69,7 +71,7 @@ def run(
         "batch_size": batch_size,
         **kernels._asdict(),
         "muon": muon,
-        "forecast_images_per_second": round(cost.images_per_second(batch_size), 1),
+        "forecast_images_per_second": round(cost.samples_per_second(batch_size), 1),
         "measured_images_per_second": round(batch_size / step_seconds, 1),
         "rounds": rounds,
         "seed": 0,
@@ -81,25 +83,25 @@ def run(
 def _prepare(source: Source, name: str) -> Trainee:
     """Create a model and its loader, and choose kernels as a run would."""
     model = catalogue.create_model(name, num_classes=len(source.classes)).train()
-    objective = Classify(label_smoothing=SETTINGS.label_smoothing)
-    loader = Loader(
-        source=source,
-        preprocess=model.preprocess,
+    learner = Learner(model, Classify(label_smoothing=SETTINGS.label_smoothing))
+    loader = image_loader(
+        source,
+        model.preprocess,
         batch_size=min(SETTINGS.batch_size, len(source)),
         augment=SETTINGS.augment,
         shuffle=True,
         drop_last=True,
         workers=num_cores(),
     )
-    measurement = measure_training(model, objective, loader, SETTINGS, WORLD)
+    measurement = measure_training(learner, loader, SETTINGS, WORLD)
     optimizers = optim.make_optimizers(
-        model,
+        learner,
         SETTINGS.optimizer,
         lr=0.0,
         weight_decay=SETTINGS.weight_decay,
         muon_dtype=getattr(torch, measurement.muon),
     )
-    return Trainee(model, loader, objective, measurement, optimizers, Ema(model, SETTINGS.ema))
+    return Trainee(learner, loader, measurement, optimizers, Ema(learner, SETTINGS.ema))
 
 
 def _time_steps(trainee: Trainee, rounds: int, progress: Callable[[int, int], None] | None) -> dict[str, list[float]]:
@@ -111,16 +113,14 @@ def _time_steps(trainee: Trainee, rounds: int, progress: Callable[[int, int], No
         batch = next(batches)
         data = time.perf_counter() - started
         forward, backward = throughput.time_step(
-            trainee.model,
-            trainee.objective,
-            batch.images,
-            batch.labels,
+            trainee.learner,
+            batch.fields,
             WORLD,
             bfloat16=trainee.measurement.kernels.bfloat16,
         )
-        update = seconds_of(lambda: _update(trainee.model, trainee.optimizers))
+        update = seconds_of(lambda: _update(trainee.learner, trainee.optimizers))
         ema = seconds_of(lambda: trainee.ema.update(0))
-        trainee.model.zero_grad(set_to_none=True)
+        trainee.learner.zero_grad(set_to_none=True)
         times = (data, forward, backward, update, ema, time.perf_counter() - started)
         if number >= NUM_WARMUP:
             for phase, value in zip(PHASES, times, strict=True):
@@ -130,8 +130,8 @@ def _time_steps(trainee: Trainee, rounds: int, progress: Callable[[int, int], No
     return seconds
 
 
-def _update(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer]) -> None:
-    nn.utils.clip_grad_norm_(model.parameters(), SETTINGS.clip or float("inf"))
+def _update(learner: nn.Module, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+    nn.utils.clip_grad_norm_(learner.parameters(), SETTINGS.clip or float("inf"))
     for optimizer in optimizers:
         optimizer.step()
 

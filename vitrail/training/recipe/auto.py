@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitrail.adapt import HEADS
 from vitrail.data.augment import Augment
 from vitrail.spec import FinitePositive, PartialFraction
-from vitrail.training.baseline import fit_baseline
-from vitrail.training.evaluation import Z_ONE_SIDED_95, compute_score, paired_gain
-from vitrail.training.model_choice import choose_image_size
+from vitrail.training.evaluation import Z_ONE_SIDED_95, paired_gain
 from vitrail.training.recipe import finetune, probe, scratch
+from vitrail.training.recipe.image.baseline import fit_baseline
+from vitrail.training.recipe.image.model_choice import choose_image_size
 from vitrail.training.task import Outcome, Task
 
 CHECKS_DATA = True
@@ -46,14 +45,14 @@ def train(task: Task) -> Outcome:
     task.view.say("First, a linear probe on frozen features.")
     fitted = probe.fit_probe(task)
     probe_outcome = probe.make_outcome(task, fitted)
-    multi_label = task.splits.multi_label
-    before = compute_score(probe_outcome.val, multi_label=multi_label)
-    task.view.say(f"The probe reaches {before.value:.2%} on validation images. Now fine-tuning from it.")
+    objective = task.kind.new_objective(task)
+    before = objective.score(probe_outcome.val.fields)
+    task.view.say(f"The probe reaches {before.text} on validation images. Now fine-tuning from it.")
     tuned = tune(task, probe_outcome)
-    after = compute_score(tuned.val, multi_label=multi_label)
-    gain, noise = paired_gain(probe_outcome.val, tuned.val, multi_label=multi_label)
-    scores = f"{after.value:.2%} against {before.value:.2%}; calibrated loss lower by {gain:.3f} +- {noise:.3f}"
-    if gain > Z_ONE_SIDED_95 * noise and after.value >= before.value:
+    after = objective.score(tuned.val.fields)
+    gain, noise = paired_gain(probe_outcome.val, tuned.val, objective)
+    scores = f"{after.text} against {before.text}; calibrated loss lower by {gain:.3f} +- {noise:.3f}"
+    if gain > Z_ONE_SIDED_95 * noise and not after.worse_than(before):
         return tuned._replace(notes=(*probe_outcome.notes, *tuned.notes, f"Fine-tuning was better: {scores}."))
     note = f"Fine-tuning was not significantly better ({scores}), so the probe is used"
     if task.splits.all_train is not None:
@@ -75,14 +74,14 @@ def train_from_scratch(task: Task) -> Outcome:
     baseline = fit_baseline(task)
     if baseline is None:
         return scratch.train(task)
-    multi_label = task.splits.multi_label
-    before = compute_score(baseline.val, multi_label=multi_label)
-    task.view.say(f"Baseline (logistic regression on pixels): {before.value:.2%} on validation images.")
+    objective = task.kind.new_objective(task)
+    before = objective.score(baseline.val.fields)
+    task.view.say(f"Baseline (logistic regression on pixels): {before.text} on validation images.")
     trained = scratch.train(task)
-    after = compute_score(trained.val, multi_label=multi_label)
-    gain, noise = paired_gain(trained.val, baseline.val, multi_label=multi_label)
-    scores = f"{before.value:.2%} on validation images against {after.value:.2%}"
-    if gain > Z_ONE_SIDED_95 * noise and before.value >= after.value:
+    after = objective.score(trained.val.fields)
+    gain, noise = paired_gain(trained.val, baseline.val, objective)
+    scores = f"{before.text} on validation images against {after.text}"
+    if gain > Z_ONE_SIDED_95 * noise and not before.worse_than(after):
         note = f"Logistic regression on pixels is better than the model trained from scratch ({scores}), so it is used."
         task.view.say(f"{note} More minutes, more images or --weights may change that.")
         return baseline._replace(notes=(*baseline.notes, note), steps=trained.steps)
@@ -91,9 +90,9 @@ def train_from_scratch(task: Task) -> Outcome:
 
 def tune(task: Task, probe_outcome: Outcome) -> Outcome:
     """Fine-tune from the probe, at the image size that the time allows."""
-    model = choose_image_size(task).new_model(num_classes=len(task.splits.classes))
-    heads = {name: value for name, value in probe_outcome.model.state_dict().items() if name.startswith(HEADS)}
-    model.load_state_dict(heads, strict=False)
+    model = choose_image_size(task).new_model(num_classes=task.splits.train.num_outputs)
+    for head, fitted in zip(model.heads, probe_outcome.model.heads, strict=True):
+        head.load_state_dict(fitted.state_dict())
     progress = task.fit(model)
     val = task.infer(model, task.splits.val, "Validating")
     return Outcome(model, val, progress.step, (f"All weights fine-tuned from the probe for {progress.step:,} steps.",))

@@ -21,12 +21,12 @@ from vitrail import plug
 from vitrail.data.augment import Augment
 from vitrail.spec import FinitePositive, PartialFraction
 from vitrail.training import lora
-from vitrail.training.model_choice import choose_image_size
-from vitrail.training.settings import Settings
+from vitrail.training.recipe.image.model_choice import choose_image_size
+from vitrail.training.recipe.image.settings import ImageSettings
 from vitrail.training.task import Outcome, Task
 
 
-class Spec(Settings):
+class Spec(ImageSettings):
     """The loop's settings, with defaults for small datasets."""
 
     batch_size: int = Field(64, gt=0)
@@ -53,7 +53,7 @@ def train(task: Task) -> Outcome:
     if settings.head_from == "probe":
         model = plug.load("vitrail.training.recipe", "probe").train(task).model.train()
     else:
-        model = task.new_model(num_classes=len(task.splits.classes))
+        model = task.new_model(num_classes=task.splits.train.num_outputs)
     if settings.lora:
         lora.wrap(model, settings.lora)
     progress = task.fit(model)

@@ -21,13 +21,13 @@ from jaxtyping import Float, Int64
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from vitrail.adapt import HEADS
 from vitrail.data.rng import make_rng, times_before
 from vitrail.data.table import Source, Stream, Table
 from vitrail.errors import DataError
 from vitrail.training import throughput
-from vitrail.training.evaluation import Outputs, infer
-from vitrail.training.linear import CrossValidation, Linear, cross_validate, fit_linear
+from vitrail.training.evaluation import Answers, infer
+from vitrail.training.learner import Learner
+from vitrail.training.recipe.image.linear import CrossValidation, Linear, cross_validate, fit_linear, put_head
 from vitrail.training.settings import CommonSettings
 from vitrail.training.task import Outcome, Task
 
@@ -62,9 +62,10 @@ class Probe(NamedTuple):
     selection: CrossValidation
 
     @property
-    def cross_validated(self) -> Outputs:
-        """The outputs for each image of a classifier fitted without it."""
-        return Outputs(self.selection.logits, *self.views[1:])
+    def cross_validated(self) -> Answers:
+        """The answers for each image of a classifier fitted without it."""
+        fields = {"logits": self.selection.logits, "label": self.views.labels}
+        return Answers(fields, self.views.indices, self.views.names)
 
 
 def train(task: Task) -> Outcome:
@@ -80,7 +81,7 @@ def fit_probe(task: Task) -> Probe:
     model = task.new_model(num_classes=0).eval().to(task.world.device)
     views = compute_views(task, model, source)
     selection = cross_validate(
-        views.features, views.labels, folds=folds, multi_label=splits.multi_label, seed=settings.seed, view=task.view
+        views.features, views.labels, folds=folds, multi_label=source.multi_label, seed=settings.seed, view=task.view
     )
     return Probe(model, views, selection)
 
@@ -92,8 +93,9 @@ def make_outcome(task: Task, probe: Probe, more: Views | None = None) -> Outcome
         views = views._replace(
             features=torch.cat([views.features, more.features], dim=1), labels=torch.cat([views.labels, more.labels])
         )
-    linear = fit_linear(views.features, views.labels, c_value=probe.selection.c_value, multi_label=splits.multi_label)
-    model = attach_head(probe.model, linear, len(splits.classes))
+    multi_label = splits.train.multi_label
+    linear = fit_linear(views.features, views.labels, c_value=probe.selection.c_value, multi_label=multi_label)
+    model = attach_head(probe.model, linear, splits.train.num_outputs)
     cross_validated = splits.val is splits.train
     val = probe.cross_validated if cross_validated else task.infer(model, splits.val, "Validating")
     choice = f"C={probe.selection.c_value:g} chosen by cross-validation in {probe.selection.folds} folds"
@@ -107,12 +109,14 @@ def _setting(task: Task, name: str) -> Any:
 
 def compute_views(task: Task, model: Any, source: Source) -> Views:
     """Compute the features of each image and its mirror image, in bfloat16 if that is faster."""
-    loader = task.make_loader(source, model.preprocess)
-    images = next(loader.batches()).images
+    loader = task.make_loader(source, task.kind.preparation(task, model, training=False))
+    objective = task.kind.new_objective(task)
+    plain, mirrored = Learner(model, objective), Learner(Mirrored(model), objective)
+    fields = next(loader.batches()).fields
     bfloat16 = task.decide(
-        "features_in_bfloat16", lambda: throughput.bfloat16_predicts_faster(model, images, task.world)
+        "features_in_bfloat16", lambda: throughput.bfloat16_answers_faster(plain, fields, task.world)
     )
-    seconds = throughput.time_forward(model, images, task.world, bfloat16=bfloat16) + throughput.time_data(loader)
+    seconds = throughput.time_answers(plain, fields, task.world, bfloat16=bfloat16) + throughput.time_data(loader)
     forecast = task.world.size / seconds
     task.view.say(
         f"Computing features of {len(source):,} images and their mirror images in "
@@ -120,24 +124,27 @@ def compute_views(task: Task, model: Any, source: Source) -> Views:
         f"{2 * len(source) / forecast:,.0f} s in all."
     )
     began = time.monotonic()
-    outputs = [
+    answers = [
         infer(
-            network,
+            learner,
             loader,
             task.world,
             bfloat16=bfloat16,
             progress=lambda done, total, label=label: task.view.progress(label, done, total),  # type: ignore[misc]
         )
-        for label, network in (("Features", model), ("Features, mirrored", Mirrored(model)))
+        for label, learner in (("Features", plain), ("Features, mirrored", mirrored))
     ]
     task.timing.training += time.monotonic() - began
     measured = 2 * len(source) / (time.monotonic() - began)
     task.timing.speed = {"forecast": round(forecast, 1), "measured": round(measured, 1)}
-    return Views(torch.stack([each.logits for each in outputs]), *outputs[0][1:])
+    features = torch.stack([each["logits"] for each in answers])
+    return Views(features, answers[0]["label"], answers[0].indices, answers[0].names)
 
 
 class Mirrored(nn.Module):
     """A model that mirrors its input."""
+
+    TAKES = ("image",)
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -149,21 +156,18 @@ class Mirrored(nn.Module):
 
 def sample_shots(source: Source, shots: int, seed: int) -> Table:
     """Sample `shots` images per class by the seed; all images of a class that has fewer."""
-    if isinstance(source, Stream) or source.starts is not None:
+    if isinstance(source, Stream) or source.multi_label or not source.classes:
         raise DataError(
-            "few-shot training needs one label per image and random access.", got="shards, or multi-label data."
+            "few-shot training needs one label per image and random access.",
+            got="shards, multi-label data, or data without classes.",
         )
     order = make_rng("order", seed=seed, epoch=0).permutation(len(source))
     return source.only(np.sort(order[times_before(source.labels[order]) < shots]))
 
 
-@torch.no_grad()
 def attach_head(headless: Any, linear: Linear, num_classes: int) -> Any:
     """Return a copy with the classifier as its head; a distilled model averages two heads, so both get it."""
     model = deepcopy(headless)
     model.replace_head(num_classes)
-    for name, parameter in model.named_parameters():
-        if name.startswith(HEADS):
-            value: Float[Tensor, ...] = linear.weight if name.endswith("weight") else linear.bias
-            parameter.copy_(value.view(parameter.shape))
+    put_head(model, linear)
     return model

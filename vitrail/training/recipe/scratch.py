@@ -19,13 +19,13 @@ from vitrail.data.augment import Augment
 from vitrail.data.scan import scan_item
 from vitrail.data.table import Source
 from vitrail.spec import FinitePositive, PartialFraction
-from vitrail.training.model_choice import Candidate, choose_model
 from vitrail.training.optim import OptimizerName
-from vitrail.training.settings import Settings
+from vitrail.training.recipe.image.model_choice import Candidate, choose_model
+from vitrail.training.recipe.image.settings import ImageSettings
 from vitrail.training.task import Outcome, Task
 
 
-class Spec(Settings):
+class Spec(ImageSettings):
     """The loop's settings, with defaults for training from scratch."""
 
     batch_size: int = Field(128, gt=0)
@@ -75,7 +75,7 @@ def list_candidates(source: Source) -> tuple[Candidate, ...]:
 def train(task: Task) -> Outcome:
     """Train the requested model, or one that suits the images and the time."""
     task = choose_model(task, list_candidates(task.splits.train))
-    model = task.new_model(num_classes=len(task.splits.classes))
+    model = task.new_model(num_classes=task.splits.train.num_outputs)
     progress = task.fit(model)
     val = task.infer(model, task.splits.val, "Validating")
     return Outcome(model, val, progress.step, (f"Trained from scratch for {progress.step:,} steps.",))

@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from vitrail.data.prepare.image import scale_size
 from vitrail.tokens import format_size
 from vitrail.training.task import Task
-from vitrail.training.throughput import scale_image_size
 
 MIN_EPOCHS = 2.0  # of fine-tuning, if necessary on smaller images
 MIN_SCALE = 0.5  # of the model's image size
@@ -30,10 +30,10 @@ def choose_image_size(task: Task) -> Task:
         return task
 
     def choose() -> list[int]:
-        model = task.new_model(num_classes=len(task.splits.classes))
+        model = task.new_model(num_classes=task.splits.train.num_outputs)
         epochs = left * task.measure_speed(model) / len(task.splits.train)
         full_size = model.spec.image_size
-        size = scale_image_size(model.spec, min(1.0, max(MIN_SCALE, math.sqrt(epochs / MIN_EPOCHS))))
+        size = scale_size(full_size, model.spec.layout.grid, min(1.0, max(MIN_SCALE, math.sqrt(epochs / MIN_EPOCHS))))
         if size != full_size:
             task.view.say(
                 f"Using images of {format_size(size)} pixels instead of {format_size(full_size)}, to fit the time."
@@ -53,7 +53,7 @@ def choose_model(task: Task, candidates: Sequence[Candidate]) -> Task:
     def choose() -> str:
         name = candidates[0].name
         for candidate in candidates[1:]:
-            speed = task.measure_speed(task.new_model(name=candidate.name, num_classes=len(task.splits.classes)))
+            speed = task.measure_speed(task.new_model(name=candidate.name, num_classes=task.splits.train.num_outputs))
             if left * speed < candidate.epochs * len(task.splits.train):
                 break
             name = candidate.name

@@ -12,8 +12,9 @@ from jaxtyping import Float, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitrail.contract import Classifier
 from vitrail.data.rng import make_rng
-from vitrail.training.evaluation import calibrated_losses
+from vitrail.objective.classify import calibrated_losses
 from vitrail.training.view import View
 
 C_VALUES = tuple(10.0 ** (power / 2) for power in range(-8, 3))  # smaller is stronger regularisation
@@ -70,6 +71,17 @@ def fit_linear(
             weight, bias = _expand_classes(weight, bias, fitted.classes_, targets)
     scaled = torch.from_numpy(weight) / std
     return Linear(scaled.float(), (torch.from_numpy(bias) - scaled @ mean.double()).float())
+
+
+@torch.no_grad()
+def put_head(model: Classifier, linear: Linear) -> None:
+    """Copy a linear model into the heads of a model; a class beyond those that it was fitted on is never predicted."""
+    for head in model.heads:
+        for name, parameter in head.named_parameters():
+            is_weight = name.endswith("weight")
+            value = linear.weight if is_weight else linear.bias
+            parameter.fill_(0.0 if is_weight else MISSING_CLASS_LOGIT)
+            parameter[: len(value)] = value.view(len(value), *parameter.shape[1:])
 
 
 def _binary_classifier(estimator: Any, width: int) -> tuple[NDArray[np.float64], float]:

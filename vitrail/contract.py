@@ -1,0 +1,150 @@
+"""What every model, every classifier and every objective provides; the contract tests hold each entry to it.
+
+A model maps tensors to a tensor and says which fields of a batch it takes. An objective maps a model and the fields of
+a batch to a loss per sample, and scores the answers on validation data. Training knows nothing else about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail import plug
+from vitrail.batch import Fields, count_rows
+from vitrail.errors import ShapeError
+from vitrail.metric.score import Metric, Score
+from vitrail.spec import Spec
+from vitrail.tokens import Tokens
+
+if TYPE_CHECKING:  # networks know nothing of data, except in these types
+    from vitrail.about import About
+    from vitrail.calibration import Calibration
+    from vitrail.data.transform import Preprocess
+
+
+class Model(nn.Module):
+    """A network with named steps: `tokenize`, `encode`, `forward`."""
+
+    TAKES: ClassVar[tuple[str, ...]] = ()
+    """The fields of a batch that `forward` takes, in order."""
+    spec: Spec
+    about: About
+    """Name, preprocessing, labels and calibration: what travels with the weights."""
+    tokenize: Callable[..., Tokens]
+    encode: Callable[[Tokens], Tokens]
+    flops: Callable[[], int]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.about = plug.import_from("vitrail.about", "About")()
+
+    @property
+    def heads(self) -> tuple[nn.Module, ...]:
+        """The output layers, which Muon leaves to AdamW and LoRA trains in full."""
+        return ()
+
+
+class Classifier(Model):
+    """An image model with a linear head: `forward` is `classify(encode(tokenize(image)))`."""
+
+    TAKES = ("image",)
+    pool: Callable[[Tokens], Float[Tensor, "B D"]]
+    replace_head: Callable[[int], None]
+    head: nn.Module
+
+    @property
+    def first_weight(self) -> str:
+        """The name of the weight that is applied to the input channels."""
+        raise NotImplementedError
+
+    @property
+    def heads(self) -> tuple[nn.Module, ...]:
+        """The classifier."""
+        return (self.head,)
+
+    def classify(self, tokens: Tokens) -> Float[Tensor, "B K"]:
+        """Compute the logits."""
+        return self.head(self.pool(tokens))
+
+    def forward(self, image: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B K"]:
+        return self.classify(self.encode(self.tokenize(image)))
+
+    def explain(self, image: Any, **options: Any) -> Any:
+        """Show what the model looks at in an image; see `vitrail.explain`."""
+        return plug.import_from("vitrail.inspection.explanation", "explain")(self, image, **options)
+
+    @property
+    def name(self) -> str:
+        """The name in the catalogue; empty for a model built from a specification."""
+        return self.about.name
+
+    @property
+    def preprocess(self) -> Preprocess:
+        """How an image becomes the model's input."""
+        if self.about.preprocess is None:
+            raise ShapeError(
+                "images have one or three channels, so this model has no preprocessing for them.",
+                got=f"a model of {getattr(self.spec, 'channels', '?')} channels.",
+                hint="tensors as its input.",
+            )
+        return self.about.preprocess
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of the outputs; empty if unknown."""
+        return self.about.labels
+
+    @property
+    def calibration(self) -> Calibration:
+        """How outputs become probabilities."""
+        return self.about.calibration
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What was adapted when the weights were loaded."""
+        return self.about.changes
+
+    def describe(self, **fields: Any) -> None:
+        """Change what is known about the model."""
+        self.about = replace(self.about, **fields)
+
+
+class Objective(nn.Module):
+    """What training minimises; it may own parameters, such as a decoder or a projection."""
+
+    READS: ClassVar[tuple[str, ...]] = ()
+    """The fields of a batch that it reads, besides those that the model takes."""
+    METRIC: ClassVar[Metric]
+    COUPLED: ClassVar[bool] = False
+    """Whether the loss of a sample depends on the others, so that a batch must not be split into parts."""
+
+    @property
+    def metric(self) -> Metric:
+        """What `score` measures."""
+        return self.METRIC
+
+    @property
+    def heads(self) -> tuple[nn.Module, ...]:
+        """Its own output layers."""
+        return ()
+
+    def units(self, fields: Fields) -> Float[Tensor, " B"]:
+        """What each sample counts for in the mean loss: 1, its tokens, its masked tokens; known before `forward`."""
+        return torch.ones(count_rows(fields))
+
+    def answers(self, model: nn.Module, fields: Fields) -> Fields:
+        """Compute what evaluation keeps of each sample."""
+        raise NotImplementedError
+
+    def score(self, answers: Fields) -> Score:
+        """Score the answers for all samples."""
+        raise NotImplementedError
+
+    def sample_losses(self, answers: Fields) -> Float[Tensor, " n"]:
+        """The loss of each sample, to compare two models on the same samples."""
+        raise NotImplementedError
