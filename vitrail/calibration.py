@@ -13,6 +13,7 @@ from torch import Tensor
 from vitrail.spec import Probability, Spec
 
 FALSE_ALARM_RATE = 0.05
+COVERAGE = 0.9
 
 
 class Calibration(Spec):
@@ -31,6 +32,9 @@ class Calibration(Spec):
     ece_before: Probability | None = None
     ece_after: Probability | None = None
     """The calibration error on those same images, so slightly optimistic."""
+    half_width: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """For regression: the true number lies within this distance of the predicted one for `coverage` of the images."""
+    coverage: Probability = COVERAGE
     multi_label: Annotated[bool, Field(validation_alias=AliasChoices("multi_label", "several"))] = False
     """Whether an image may have any number of labels; called `several` in older runs."""
 

@@ -141,6 +141,10 @@ class Objective(nn.Module):
         """Compute what evaluation keeps of each sample."""
         raise NotImplementedError
 
+    def interpret(self, outputs: Tensor, fields: Fields) -> Fields:
+        """Turn the outputs of a model into answers, for an objective whose answers need nothing else."""
+        raise NotImplementedError
+
     def score(self, answers: Fields) -> Score:
         """Score the answers for all samples."""
         raise NotImplementedError

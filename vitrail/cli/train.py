@@ -24,6 +24,10 @@ WeightsOption = Annotated[
 ]
 MinutesOption = Annotated[float | None, typer.Option(help="The time for the whole command; 10 by default.")]
 RunOption = Annotated[Path | None, typer.Option(help="The run directory; runs/DATA-RECIPE by default.")]
+TargetOption = Annotated[
+    str | None,
+    typer.Option(help="Predict a number: this column of a table, or the number that each class folder is named by."),
+]
 FoldsOption = Annotated[
     int | None,
     typer.Option(
@@ -43,6 +47,7 @@ def command(
     minutes: MinutesOption = None,
     run: RunOption = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same run.")] = 0,
+    target: TargetOption = None,
     folds: FoldsOption = None,
     dry_run: DryRunFlag = False,
     find_lr: FindLrFlag = False,
@@ -66,6 +71,7 @@ def command(
         "recipe": recipe,
         "settings": settings or [],
         "seed": seed,
+        "target": target,
     }
     with progress_view(quiet=quiet or not is_rank_zero()) as view:
         result: Any = (
@@ -101,6 +107,20 @@ def _print_rates(rates: Any) -> None:
     print(f"Try lr={rates.lr:.1e}")
 
 
+def _describe_score(score: dict[str, Any]) -> str:
+    """A score with its interval, for people."""
+    if "mae" in score:
+        if score["mae"] is None:
+            return "no finite numbers"
+        low, high = score["interval"]
+        r2 = "" if score["r2"] is None else f", R2 {score['r2']:.3f}"
+        return f"mean absolute error {score['mae']:.4g} (95 % interval {low:.4g} to {high:.4g}){r2}"
+    name = "accuracy" if "top1" in score else "mean average precision"
+    value = score.get("top1", score.get("map", 0.0))
+    interval = " (95 % interval {:.2%} to {:.2%})".format(*score["interval"]) if "interval" in score else ""
+    return f"{name} {value:.2%}{interval}"
+
+
 def _print_result(result: Any, *, scores: bool) -> None:
     for line in result.story:
         print(line)
@@ -108,11 +128,8 @@ def _print_result(result: Any, *, scores: bool) -> None:
         return
     for split, score in (("validation", result.val), ("test", result.test)):
         if score:
-            name = "accuracy" if "top1" in score else "mean average precision"
-            value = score.get("top1", score.get("map", 0.0))
-            interval = " (95 % interval {:.2%} to {:.2%})".format(*score["interval"]) if "interval" in score else ""
             images = "training images, by cross-validation" if score.get("cross_validated") else f"{split} images"
-            print(f"{name} {value:.2%} on {score['n']:,} {images}{interval}")
+            print(f"{_describe_score(score)} on {score['n']:,} {images}")
     if result.folds:
         folds = result.folds
         print(

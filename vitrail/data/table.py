@@ -113,6 +113,21 @@ class Table:
         present = set(np.unique(self.splits).tolist())
         return tuple(name for number, name in enumerate(SPLITS) if number in present)
 
+    def as_numbers(self) -> Table:
+        """The same data for regression: each image's class name is the number to predict."""
+        if self.multi_label or not self.classes:
+            raise DataError("regression needs one number per image.", got="multi-label or unlabelled data.")
+        numbers = [parse_number(name) for name in self.classes]
+        wrong = [name for name, number in zip(self.classes, numbers, strict=True) if number is None]
+        if wrong:
+            raise DataError(
+                f"{self.origin} has classes that are not numbers.",
+                got=", ".join(map(repr, wrong[:5])) + (f" and {len(wrong) - 5} more." if wrong[5:] else "."),
+                hint="a table with a numeric column, or no --target.",
+            )
+        values = np.array(numbers, dtype=np.float64)[self.labels]
+        return replace(self, classes=(), labels=np.zeros(len(self), dtype=np.int32), values=values)
+
     def only(self, rows: Iterable[int]) -> Table:
         """The same source restricted to these rows; the classes stay."""
         chosen = np.fromiter(rows, dtype=np.int64)
@@ -194,6 +209,15 @@ class Stream:
 
 
 Source = Table | Stream
+
+
+def parse_number(text: str) -> float | None:
+    """A finite number; None for any other text."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if np.isfinite(number) else None
 
 
 def check_split(name: str, splits: tuple[str, ...], origin: str) -> None:

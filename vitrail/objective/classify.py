@@ -55,8 +55,11 @@ class Classify(contract.Objective):
 
     def answers(self, model: nn.Module, fields: Fields) -> Fields:
         """Compute the logits; keep the labels, if there are any."""
-        logits = apply_model(model, fields).float()
-        return {"logits": logits, **{name: fields[name] for name in self.READS if name in fields}}
+        return self.interpret(apply_model(model, fields), fields)
+
+    def interpret(self, outputs: Float[Tensor, "B K"], fields: Fields) -> Fields:
+        """Turn a model's outputs into answers."""
+        return {"logits": outputs.float(), **{name: fields[name] for name in self.READS if name in fields}}
 
     def score(self, answers: Fields) -> Score:
         """Score logits by accuracy, or by mean average precision if multi-label, without smoothing and weights."""

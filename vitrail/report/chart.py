@@ -80,14 +80,39 @@ def reliability_chart(bins: Sequence[Bin], name: str) -> Markup:
     return _svg(parts, f"{name}: accuracy by confidence. Bars should end on the diagonal.")
 
 
+def scatter_chart(points: Sequence[tuple[float, float]], *, half_width: float | None, name: str) -> Markup | None:
+    """Predicted numbers by true ones: dots near the diagonal, most of them within the range around it."""
+    if not points:
+        return None
+    numbers = [number for point in points for number in point]
+    ticks = _ticks(min(numbers), max(numbers), maximum=None)
+    low, high = min(*numbers, ticks[0]), max(*numbers, ticks[-1])
+    plot = _Plot(high, low, high, left=low)
+    parts = [plot.frame(f"true {name}", f"predicted {name}", [(tick, _format(tick, False)) for tick in ticks])]
+    shifts = (0.0,) if half_width is None else (0.0, -half_width, half_width)
+    for shift in shifts:
+        begin, end = max(low, low - shift), min(high, high - shift)
+        ends = [plot.x(begin), plot.y(begin + shift), plot.x(end), plot.y(end + shift)]
+        line = Markup('<line class="{}" x1="{}" y1="{}" x2="{}" y2="{}"/>')
+        parts.append(line.format("grid" if shift else "ideal", *[f"{each:.1f}" for each in ends]))
+    parts += [
+        Markup('<circle class="dot c0" cx="{}" cy="{}" r="2.5" opacity="0.5"><title>{}</title></circle>').format(
+            f"{plot.x(true):.1f}", f"{plot.y(predicted):.1f}", f"true {true:.4g}, predicted {predicted:.4g}"
+        )
+        for true, predicted in points
+    ]
+    return _svg(parts, f"Predicted {name} by true {name}, {len(points):,} images. Dots should lie on the diagonal.")
+
+
 class _Plot:
     """Maps values to positions in the chart."""
 
-    def __init__(self, right: float, low: float, high: float) -> None:
-        self.right, self.low, self.high = right, low, high if high > low else low + 1.0
+    def __init__(self, right: float, low: float, high: float, *, left: float = 0.0) -> None:
+        self.left, self.right = left, right if right > left else left + 1.0
+        self.low, self.high = low, high if high > low else low + 1.0
 
     def x(self, value: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * value / self.right
+        return LEFT + (WIDTH - LEFT - RIGHT) * (value - self.left) / (self.right - self.left)
 
     def y(self, value: float) -> float:
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - self.low) / (self.high - self.low)
@@ -101,13 +126,14 @@ class _Plot:
             row.format(LEFT, WIDTH - RIGHT, *[f"{self.y(value):.1f}"] * 2, LEFT - 6, f"{self.y(value) + 4:.1f}", text)
             for value, text in ticks
         ]
-        quarters = [index * self.right / 4 for index in range(5)]
+        quarters = [self.left + index * (self.right - self.left) / 4 for index in range(5)]
+        whole = max(abs(self.left), abs(self.right)) >= 8
         parts += [
             Markup('<text x="{}" y="{}" class="{}">{}</text>').format(
                 f"{self.x(value):.1f}",
                 HEIGHT - 20,
                 "end" if value == self.right else "middle",
-                percent(value, 0) if x_as_percent else f"{value:,.0f}",
+                percent(value, 0) if x_as_percent else f"{value:,.0f}" if whole else f"{value:.3g}",
             )
             for value in quarters
         ]

@@ -83,10 +83,10 @@ def read_run(path: Path) -> dict[str, Any]:
     try:
         document = json.loads((path / SUMMARY).read_text(encoding="utf-8"))
         split = "test" if "test" in document else "val"
-        metrics = [json.loads(line) for line in _read_lines(path / METRICS)]
+        metrics = [json.loads(line) for line in read_lines(path / METRICS)]
         folds = json.loads((path / FOLDS).read_text(encoding="utf-8")) if (path / FOLDS).is_file() else None
         facts, result, summary = document["facts"], document["result"], document[split]
-        findings = None if facts["findings"] is None else _group_findings(facts["findings"])
+        findings = None if facts["findings"] is None else group_findings(facts["findings"])
         facts.setdefault("multi_label", facts.get("several", False))  # its name in runs before 0.2
         for each in metrics:
             each["step"] = float(each["step"])
@@ -111,11 +111,12 @@ def read_run(path: Path) -> dict[str, Any]:
     }
 
 
-def _read_lines(path: Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
+    """The lines of a file; none if there is no file."""
     return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
 
 
-def _group_findings(findings: Sequence[Sequence[str]]) -> list[tuple[str, str, int, list[str]]]:
+def group_findings(findings: Sequence[Sequence[str]]) -> list[tuple[str, str, int, list[str]]]:
     """Each kind of finding with its meaning, its count and the first few examples."""
     counts = Counter(each[1] for each in findings)
     examples = {kind: [each[0] or each[2] for each in findings if each[1] == kind][:3] for kind in counts}
@@ -124,15 +125,16 @@ def _group_findings(findings: Sequence[Sequence[str]]) -> list[tuple[str, str, i
 
 def training_charts(runs: Sequence[tuple[str, Sequence[dict[str, Any]]]]) -> list[Any]:
     """Charts of losses and of scores by step, for one run or several."""
-    losses, scores = [], []
+    losses, scores, errors = [], [], []
     for name, metrics in runs:
         for key, title in (("loss", "training loss"), ("val_loss", "validation loss")):
             if len(runs) == 1 or key == "val_loss":
                 losses.append(Line(name or title, _points(metrics, key), dots=key == "val_loss"))
         for key, title in (("val_top1", "validation accuracy"), ("val_map", "validation mean average precision")):
             scores.append(Line(name or title, _points(metrics, key), dots=True))
+        errors.append(Line(name or "validation mean absolute error", _points(metrics, "val_mae"), dots=True))
     charts = []
-    for lines, y_label, as_percent in ((losses, "loss", False), (scores, "score", True)):
+    for lines, y_label, as_percent in ((losses, "loss", False), (scores, "score", True), (errors, "error", False)):
         plotted = [line for line in lines if line.points]
         chart = line_chart(plotted, x_label="step", y_label=y_label, as_percent=as_percent)
         if chart is not None:

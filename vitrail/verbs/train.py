@@ -21,7 +21,7 @@ from vitrail.data.check import scan_source
 from vitrail.data.find import open_data
 from vitrail.data.folds import fold_numbers, fold_tables, foldable
 from vitrail.data.table import Source, Table
-from vitrail.errors import RunError, WeightsError, brief
+from vitrail.errors import DataError, RunError, WeightsError, brief
 from vitrail.report.run import OUT_OF_FOLD, REPORT
 from vitrail.run import directory
 from vitrail.run.predictions import PREDICTIONS, SUMMARY, PredictionRow, read_predictions, suspects, write_predictions
@@ -70,6 +70,7 @@ def train(
     run: str | Path | None = None,
     settings: Sequence[str] = (),
     seed: int = 0,
+    target: str | None = None,
     folds: int | None = None,
     dry_run: bool = False,
     shard: bool = False,
@@ -79,7 +80,10 @@ def train(
     started: float | None = None,
     view: View | None = None,
 ) -> Training:
-    """Train a classifier on data of any layout and save it in the run directory `run`.
+    """Train a model on data of any layout and save it in the run directory `run`.
+
+    It is a classifier unless there is a `target`: then it predicts a number, that of the column `target` of a table, or
+    the one that each class is named by.
 
     `settings` are `key=value` overrides for the recipe, or for the model if they start with `model.`. The same call
     resumes an interrupted run, and returns the result of a finished one. With `dry_run`, a few images go through
@@ -92,7 +96,9 @@ def train(
     if shard:
         processes.check_can_shard()
     view = view if view is not None and world.is_rank_zero else SilentView()
-    request = parse_request(data, model, weights, recipe, minutes, settings, seed, data_dir)
+    request = parse_request(data, model, weights, recipe, minutes, settings, seed, data_dir, target)
+    if folds is not None and request.source.values is not None:
+        raise DataError("folds are for classification.", got="--target and --folds.", hint="no --folds.")
     fold_table = None if folds is None else foldable(request.source, folds)
     if dry_run:
         return _dry_run(request, view)
@@ -261,10 +267,11 @@ def parse_request(
     settings: Sequence[str],
     seed: int,
     data_dir: str | Path | None,
+    target: str | None = None,
 ) -> TrainRequest:
     """Validate a request."""
     parsed = parse_settings(recipe, settings, minutes=minutes, seed=seed, has_weights=weights is not None)
-    source = data if isinstance(data, Source) else open_data(data, data_dir=data_dir)
+    source = data if isinstance(data, Source) else open_data(data, data_dir=data_dir, target=target)
     if weights is None and getattr(plug.load(RECIPES, recipe), "NEEDS_WEIGHTS", False):
         raise WeightsError(
             f"the recipe {recipe} needs pretrained weights.",
@@ -282,6 +289,7 @@ def parse_request(
         "settings": parsed.model_dump(mode="json"),
         "model_settings": model_overrides,
         "data_fingerprint": fingerprint(source),
+        **({} if target is None else {"target": target}),
     }
     can_choose_model = model is None and not model_overrides
     kind = plug.load(KINDS, "classification" if source.values is None else "regression")
@@ -296,11 +304,12 @@ def find_lr(
     recipe: str = "auto",
     settings: Sequence[str] = (),
     seed: int = 0,
+    target: str | None = None,
     data_dir: str | Path | None = None,
     view: View | None = None,
 ) -> LrSearch:
     """Find a learning rate by raising it over a few batches; nothing is saved."""
-    request = parse_request(data, model, weights, recipe, None, settings, seed, data_dir)
+    request = parse_request(data, model, weights, recipe, None, settings, seed, data_dir, target)
     view = view or SilentView()
     with tempfile.TemporaryDirectory(prefix="vitrail-") as folder:
         world = processes.init_world()

@@ -65,10 +65,11 @@ def build_table(
     splits: NDArray[np.int8] | None = None,
     content: Callable[[int], Content] | None = None,
     stamp: Callable[[int], str] = no_stamp,
+    target: str | None = None,
 ) -> Table:
     """A table from columns of labels, of paths unless there is a `content` function, and of splits if present.
 
-    `class_names` are classes to list even if no row has them.
+    `class_names` are classes to list even if no row has them. `target` is a numeric column, read instead of labels.
     """
     if content is None:
         paths = _as_text(columns[find_column(list(columns), PATHS, "images", origin)], "path", origin)
@@ -76,8 +77,14 @@ def build_table(
     assert names is not None
     if not len(names):
         raise DataError(f"{origin} has no rows.", got="only a header.", hint="one row per image.")
-    key = find_column(list(columns), LABELS, "labels", origin)
-    classes, labels, starts = _encode_labels(columns[key], key.strip().casefold(), class_names, origin)
+    classes: tuple[str, ...] = ()
+    labels, starts, values = np.zeros(len(names), dtype=np.int32), None, None
+    if target is None:
+        key = find_column(list(columns), LABELS, "labels", origin)
+        classes, labels, starts = _encode_labels(columns[key], key.strip().casefold(), class_names, origin)
+    else:
+        key = find_column(list(columns), (target.strip().casefold(),), "numbers to predict", origin)
+        values = _read_numbers(columns[key], key, origin)
     split_columns = [column for column in columns if column.strip().casefold() in SPLIT]
     if splits is None and split_columns:
         splits = _encode_splits(columns[split_columns[0]], origin)
@@ -91,6 +98,7 @@ def build_table(
         classes=classes,
         labels=labels,
         starts=starts,
+        values=values,
         splits=splits,
         content=content,
         stamp=stamp,
@@ -193,6 +201,28 @@ def _encode_labels(
     number = {name: index for index, name in enumerate(classes)}
     numbers = np.array([number[name] for name in occurring], dtype=np.int32)
     return classes, numbers[encoded.indices.to_numpy(zero_copy_only=False)], starts
+
+
+def _read_numbers(column: Any, key: str, origin: str) -> NDArray[np.float64]:
+    """A column of finite numbers, which CSV files store as text."""
+    column = normalise_column(column, origin)
+    try:
+        texts = pc.utf8_trim_whitespace(column) if pa.types.is_string(column.type) else column
+        numbers = texts.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    except pa.ArrowException as error:
+        raise DataError(
+            f"{origin} has text in the column {key!r}, which holds the numbers to predict.",
+            got=brief(error),
+            hint="a number in every row.",
+        ) from None
+    wrong = np.flatnonzero(~np.isfinite(numbers))
+    if len(wrong):
+        raise DataError(
+            f"{origin} has a row without a number in the column {key!r}.",
+            got=f"row {wrong[0] + 1}" + (f" and {len(wrong) - 1} more." if len(wrong) > 1 else "."),
+            hint="a number in every row.",
+        )
+    return numbers
 
 
 def _encode_splits(column: Any, origin: str) -> NDArray[np.int8]:

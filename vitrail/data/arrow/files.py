@@ -18,10 +18,10 @@ from vitrail.errors import DataError, brief
 MAX_CACHED_GROUPS = 4
 
 
-def read_csv(path: Path, delimiter: str) -> dict[str, Any]:
+def read_csv(path: Path, delimiter: str, target: str | None = None) -> dict[str, Any]:
     """The relevant columns as text: 007 stays 007, and a class may be called null.
 
-    Other columns are None, so that messages can still list them.
+    `target` is another relevant column. Those that are not are None, so that messages can still list them.
     """
     with path.open("rb") as file:
         first = file.readline(2**16)
@@ -31,7 +31,8 @@ def read_csv(path: Path, delimiter: str) -> dict[str, Any]:
     try:
         with csv.open_csv(path, parse_options=parse) as reader:
             header = reader.schema.names
-        relevant = [name for name in header if name.strip().casefold() in (*PATHS, *LABELS, *SPLIT)]
+        wanted = (*PATHS, *LABELS, *SPLIT, *([] if target is None else [target.strip().casefold()]))
+        relevant = [name for name in header if name.strip().casefold() in wanted]
         convert = csv.ConvertOptions(
             column_types=dict.fromkeys(relevant, pa.string()), include_columns=relevant, strings_can_be_null=False
         )

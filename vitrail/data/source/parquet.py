@@ -24,6 +24,7 @@ from vitrail.data.class_folders import has_class_folders
 from vitrail.data.table import NO_SPLIT, Content, Table, split_number
 
 SUFFIX = ".parquet"
+HAS_COLUMNS = True
 
 
 def recognise(location: str) -> bool:
@@ -31,13 +32,17 @@ def recognise(location: str) -> bool:
     return bool(_list_files(Path(location)))
 
 
-def open_source(location: str) -> Table:
-    """The rows in order, file by file. Without a split column, a file named train-... is the split train."""
+def open_source(location: str, *, target: str | None = None) -> Table:
+    """The rows in order, file by file. Without a split column, a file named train-... is the split train.
+
+    `target` is a numeric column to predict.
+    """
     path = Path(location)
     files = [ParquetReader(each) for each in _list_files(path)]
     column_names = files[0].schema.names
     image_column = find_image_column(files[0].schema, str(path))
-    label_column = find_column(column_names, LABELS, "labels", str(path))
+    wanted, what = (LABELS, "labels") if target is None else ((target.strip().casefold(),), "numbers to predict")
+    label_column = find_column(column_names, wanted, what, str(path))
     class_names: list[str] = []
     labels = []
     for file in files:
@@ -54,7 +59,9 @@ def open_source(location: str) -> Table:
     folder = path if path.is_dir() else path.parent
     if not holds_images(files[0].schema.field(image_column)):
         columns[image_column] = concat_columns([file.read_column(image_column) for file in files], str(path))
-        return build_table(columns, str(path), folder=folder, root=path, class_names=class_names, splits=splits)
+        return build_table(
+            columns, str(path), folder=folder, root=path, class_names=class_names, splits=splits, target=target
+        )
     rows = [(file, row) for file in files for row in range(file.num_rows)]
     names = [f"{file.path.stem}:{row}" for file, row in rows]
 
@@ -71,6 +78,7 @@ def open_source(location: str) -> Table:
         names=names,
         splits=splits,
         content=content,
+        target=target,
     )
 
 

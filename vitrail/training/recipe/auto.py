@@ -17,7 +17,7 @@ from vitrail.data.augment import Augment
 from vitrail.spec import FinitePositive, PartialFraction
 from vitrail.training.evaluation import Z_ONE_SIDED_95, paired_gain
 from vitrail.training.recipe import finetune, probe, scratch
-from vitrail.training.recipe.image.baseline import fit_baseline
+from vitrail.training.recipe.image.baseline import fit_baseline, name_baseline
 from vitrail.training.recipe.image.model_choice import choose_image_size
 from vitrail.training.task import Outcome, Task
 
@@ -76,16 +76,17 @@ def train_from_scratch(task: Task) -> Outcome:
         return scratch.train(task)
     objective = task.kind.new_objective(task)
     before = objective.score(baseline.val.fields)
-    task.view.say(f"Baseline (logistic regression on pixels): {before.text} on validation images.")
+    name = name_baseline(task.splits.train)
+    task.view.say(f"Baseline ({name} on pixels): {before.text} on validation images.")
     trained = scratch.train(task)
     after = objective.score(trained.val.fields)
     gain, noise = paired_gain(trained.val, baseline.val, objective)
     scores = f"{before.text} on validation images against {after.text}"
     if gain > Z_ONE_SIDED_95 * noise and not before.worse_than(after):
-        note = f"Logistic regression on pixels is better than the model trained from scratch ({scores}), so it is used."
+        note = f"{name.capitalize()} on pixels is better than the model trained from scratch ({scores}), so it is used."
         task.view.say(f"{note} More minutes, more images or --weights may change that.")
         return baseline._replace(notes=(*baseline.notes, note), steps=trained.steps)
-    return trained._replace(notes=(*trained.notes, f"Logistic regression on pixels reaches {scores}."))
+    return trained._replace(notes=(*trained.notes, f"{name.capitalize()} on pixels reaches {scores}."))
 
 
 def tune(task: Task, probe_outcome: Outcome) -> Outcome:

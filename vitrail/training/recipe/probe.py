@@ -21,12 +21,14 @@ from jaxtyping import Float, Int64
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
+from vitrail.contract import Objective
 from vitrail.data.rng import make_rng, times_before
 from vitrail.data.table import Source, Stream, Table
 from vitrail.errors import DataError
 from vitrail.training import throughput
 from vitrail.training.evaluation import Answers, infer
 from vitrail.training.learner import Learner
+from vitrail.training.recipe.image.features import Features, linear_targets
 from vitrail.training.recipe.image.linear import CrossValidation, Linear, cross_validate, fit_linear, put_head
 from vitrail.training.settings import CommonSettings
 from vitrail.training.task import Outcome, Task
@@ -60,12 +62,13 @@ class Probe(NamedTuple):
     model: Any
     views: Views
     selection: CrossValidation
+    objective: Objective
 
     @property
     def cross_validated(self) -> Answers:
         """The answers for each image of a classifier fitted without it."""
-        fields = {"logits": self.selection.logits, "label": self.views.labels}
-        return Answers(fields, self.views.indices, self.views.names)
+        answers = self.objective.interpret(self.selection.logits, {"label": self.views.labels})
+        return Answers(answers, self.views.indices, self.views.names)
 
 
 def train(task: Task) -> Outcome:
@@ -80,10 +83,12 @@ def fit_probe(task: Task) -> Probe:
     source = splits.train if shots is None else sample_shots(splits.train, shots, settings.seed)
     model = task.new_model(num_classes=0).eval().to(task.world.device)
     views = compute_views(task, model, source)
+    objective = task.kind.new_objective(task)
+    targets = linear_targets(objective, views.labels)
     selection = cross_validate(
-        views.features, views.labels, folds=folds, multi_label=source.multi_label, seed=settings.seed, view=task.view
+        views.features, targets, folds=folds, multi_label=source.multi_label, seed=settings.seed, view=task.view
     )
-    return Probe(model, views, selection)
+    return Probe(model, views, selection, objective)
 
 
 def make_outcome(task: Task, probe: Probe, more: Views | None = None) -> Outcome:
@@ -94,12 +99,13 @@ def make_outcome(task: Task, probe: Probe, more: Views | None = None) -> Outcome
             features=torch.cat([views.features, more.features], dim=1), labels=torch.cat([views.labels, more.labels])
         )
     multi_label = splits.train.multi_label
-    linear = fit_linear(views.features, views.labels, c_value=probe.selection.c_value, multi_label=multi_label)
+    targets = linear_targets(probe.objective, views.labels)
+    linear = fit_linear(views.features, targets, c_value=probe.selection.c_value, multi_label=multi_label)
     model = attach_head(probe.model, linear, splits.train.num_outputs)
     cross_validated = splits.val is splits.train
     val = probe.cross_validated if cross_validated else task.infer(model, splits.val, "Validating")
     choice = f"C={probe.selection.c_value:g} chosen by cross-validation in {probe.selection.folds} folds"
-    return Outcome(model, val, 0, (f"A linear classifier on frozen features, {choice}.",))
+    return Outcome(model, val, 0, (f"A linear model on frozen features, {choice}.",))
 
 
 def _setting(task: Task, name: str) -> Any:
@@ -110,8 +116,7 @@ def _setting(task: Task, name: str) -> Any:
 def compute_views(task: Task, model: Any, source: Source) -> Views:
     """Compute the features of each image and its mirror image, in bfloat16 if that is faster."""
     loader = task.make_loader(source, task.kind.preparation(task, model, training=False))
-    objective = task.kind.new_objective(task)
-    plain, mirrored = Learner(model, objective), Learner(Mirrored(model), objective)
+    plain, mirrored = Learner(model, Features()), Learner(Mirrored(model), Features())
     fields = next(loader.batches()).fields
     bfloat16 = task.decide(
         "features_in_bfloat16", lambda: throughput.bfloat16_answers_faster(plain, fields, task.world)
@@ -137,7 +142,7 @@ def compute_views(task: Task, model: Any, source: Source) -> Views:
     task.timing.training += time.monotonic() - began
     measured = 2 * len(source) / (time.monotonic() - began)
     task.timing.speed = {"forecast": round(forecast, 1), "measured": round(measured, 1)}
-    features = torch.stack([each["logits"] for each in answers])
+    features = torch.stack([each["features"] for each in answers])
     return Views(features, answers[0]["label"], answers[0].indices, answers[0].names)
 
 

@@ -1,11 +1,12 @@
-"""Logistic regression on pixels: the baseline that a model trained from scratch has to beat."""
+"""Logistic regression on pixels, ridge regression for numbers: what a model trained from scratch has to beat."""
 
 from __future__ import annotations
 
 from vitrail.data.rng import make_rng
-from vitrail.data.table import Table
+from vitrail.data.table import Source, Table
 from vitrail.training.evaluation import infer
 from vitrail.training.learner import Learner
+from vitrail.training.recipe.image.features import Features, linear_targets
 from vitrail.training.recipe.image.linear import fit_linear, put_head
 from vitrail.training.task import Outcome, Task
 
@@ -28,9 +29,21 @@ def fit_baseline(task: Task) -> Outcome | None:
     rows = make_rng("order", seed=task.settings.seed, epoch=2).permutation(len(train))[:num_images]
     headless = task.new_model(name=f"linear_{side}", num_classes=0)
     prepare = task.kind.preparation(task, headless, training=False)
-    learner = Learner(headless, task.kind.new_objective(task))
-    pixels = infer(learner, task.make_loader(train.only(sorted(rows.tolist())), prepare), task.world)
-    linear = fit_linear(pixels["logits"][None], pixels["label"], c_value=C_VALUE, multi_label=train.multi_label)
+    pixels = infer(
+        Learner(headless, Features()), task.make_loader(train.only(sorted(rows.tolist())), prepare), task.world
+    )
+    targets = linear_targets(task.kind.new_objective(task), pixels["label"])
+    linear = fit_linear(pixels["features"][None], targets, c_value=C_VALUE, multi_label=train.multi_label)
     put_head(model, linear)
     val = task.infer(model, task.splits.val, "Validating the baseline")
-    return Outcome(model, val, 0, (f"Logistic regression on {side} x {side} pixels, fitted on {num_images:,} images.",))
+    return Outcome(
+        model,
+        val,
+        0,
+        (f"{name_baseline(train).capitalize()} on {side} x {side} pixels, fitted on {num_images:,} images.",),
+    )
+
+
+def name_baseline(source: Source) -> str:
+    """What the baseline is called."""
+    return "logistic regression" if source.values is None else "ridge regression"

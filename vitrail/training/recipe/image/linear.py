@@ -1,4 +1,7 @@
-"""Logistic regression on features: C by cross-validation, feature scaling folded into the weights."""
+"""Linear models on features: C by cross-validation, feature scaling folded into the weights.
+
+Logistic regression for labels, ridge regression for numbers (float labels of one dimension).
+"""
 
 from __future__ import annotations
 
@@ -47,13 +50,19 @@ def fit_linear(
     c_value: float,
     multi_label: bool,
 ) -> Linear:
-    """Fit a classifier on all views of all images; the features are scaled for the fit."""
-    from sklearn.linear_model import LogisticRegression
+    """Fit a linear model on all views of all images; the features are scaled for the fit."""
+    from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.multiclass import OneVsRestClassifier
 
     mean, std = views[0].mean(dim=0), views[0].std(dim=0).clamp_min(1e-6)
     rows = ((views - mean) / std).flatten(0, 1).double().numpy()
     targets = np.concatenate([labels.numpy()] * len(views))
+    if is_number(labels):
+        # A logistic loss has a curvature of up to a quarter, a squared one of one.
+        ridge = Ridge(alpha=0.25 / c_value).fit(rows, targets)
+        weight, bias = ridge.coef_[None], np.array([ridge.intercept_])
+        scaled = torch.from_numpy(weight) / std
+        return Linear(scaled.float(), (torch.from_numpy(bias) - scaled @ mean.double()).float())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # no convergence at weak regularisation, and constant labels, are fine
         estimator = LogisticRegression(C=c_value, max_iter=MAX_ITERATIONS)
@@ -71,6 +80,11 @@ def fit_linear(
             weight, bias = _expand_classes(weight, bias, fitted.classes_, targets)
     scaled = torch.from_numpy(weight) / std
     return Linear(scaled.float(), (torch.from_numpy(bias) - scaled @ mean.double()).float())
+
+
+def is_number(labels: Tensor) -> bool:
+    """Whether labels are numbers to predict, not classes."""
+    return labels.ndim == 1 and labels.is_floating_point()
 
 
 @torch.no_grad()
@@ -120,7 +134,10 @@ def cross_validate(
     tried: list[tuple[float, float, CrossValidation]] = []  # the mean loss, its standard error
     for number, c_value in enumerate(C_VALUES):
         logits = _predict_out_of_fold(views, labels, fold_of, c_value, multi_label=multi_label)
-        losses = calibrated_losses(logits, labels, multi_label=multi_label)
+        if is_number(labels):
+            losses = (logits[:, 0] - labels).double().square()
+        else:
+            losses = calibrated_losses(logits, labels, multi_label=multi_label)
         error = losses.std().item() / math.sqrt(len(losses))
         tried.append((losses.mean().item(), error, CrossValidation(c_value, logits, folds)))
         view.progress("Choosing C", number + 1, len(C_VALUES))
@@ -139,7 +156,7 @@ def _predict_out_of_fold(
     multi_label: bool,
 ) -> Float[Tensor, "n K"]:
     """Predict each image with a classifier fitted on the other folds."""
-    num_classes = labels.shape[1] if multi_label else int(labels.max()) + 1
+    num_classes = labels.shape[1] if multi_label else 1 if is_number(labels) else int(labels.max()) + 1
     logits = torch.full((len(labels), num_classes), MISSING_CLASS_LOGIT)
     for fold in range(int(fold_of.max()) + 1):
         held_out = torch.from_numpy(fold_of == fold)
@@ -155,7 +172,7 @@ def _assign_folds(labels: Tensor, folds: int, *, multi_label: bool, seed: int) -
     rng = make_rng("order", seed=seed, epoch=1)
     num = len(labels)
     order = rng.permutation(num)
-    if multi_label:
+    if multi_label or is_number(labels):
         fold_of = np.empty(num, dtype=np.int64)
         fold_of[order] = np.arange(num) % min(folds, num)
         return fold_of

@@ -1,0 +1,126 @@
+"""Image regression: one number per image, with a calibrated range."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitrail.calibration import COVERAGE, Calibration
+from vitrail.data.prepare.image import ImagePreparation
+from vitrail.data.table import Source, Stream, Table
+from vitrail.errors import DataError
+from vitrail.metric.numbers import NumberSummary, conformal_half_width, summarise_numbers
+from vitrail.objective.regress import Regress
+from vitrail.report.number_run import write_number_report
+from vitrail.run.number_card import number_card
+from vitrail.run.number_predictions import number_rows, write_number_rows, write_number_summaries
+from vitrail.run.predictions import PREDICTIONS
+from vitrail.training.evaluation import Answers
+from vitrail.training.recipe.image.finish import answer_splits, write_run
+from vitrail.training.recipe.image.prepare import prepare_images
+from vitrail.training.task import Outcome, Task
+
+NOUN, STRATUM = "images", "range of numbers"
+MIN_IMAGES = 4
+MAX_STRATA = 10
+MIN_PER_STRATUM = 20  # images
+
+
+def check_source(train: Source) -> None:
+    """Refuse data with too few images, or with a single number."""
+    assert isinstance(train, Table)
+    assert train.values is not None
+    if len(train) < MIN_IMAGES or np.ptp(train.values) == 0:
+        raise DataError(
+            "regression needs different numbers to learn from.",
+            got=f"{len(train)} images, all with {train.values[0]:g}." if len(train) else "no images.",
+            hint="more images.",
+        )
+
+
+def stratify(table: Table) -> Table:
+    """Hold out the same fraction of low, middle and high numbers."""
+    assert table.values is not None
+    num = int(np.clip(len(table) // MIN_PER_STRATUM, 1, MAX_STRATA))
+    edges = np.unique(np.quantile(table.values, np.linspace(0, 1, num + 1)[1:-1]))
+    strata = np.searchsorted(edges, table.values, side="right").astype(np.int32)
+    present, labels = np.unique(strata, return_inverse=True)
+    return replace(table, classes=tuple(map(str, present)), labels=labels.astype(np.int32), values=None)
+
+
+def new_objective(task: Task) -> Regress:
+    """Create the loss function, with the mean and standard deviation of the training data."""
+    values = task.splits.train.values
+    assert values is not None
+    return Regress(mean=float(values.mean()), std=float(values.std()) or 1.0)
+
+
+def preparation(task: Task, model: Any, *, training: bool) -> ImagePreparation:
+    """How images become the input of this model."""
+    return prepare_images(task, model, training=training)
+
+
+def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
+    """Test the model, calibrate its ranges, write the files of the run, and return its result."""
+    assert not isinstance(task.splits.train, Stream)
+    answers = answer_splits(task, outcome)
+    objective = new_objective(task)
+    errors = objective.sample_losses(outcome.val.fields).numpy()
+    half_width = conformal_half_width(errors, COVERAGE) if np.isfinite(errors).all() else None
+    objective.fold_into(outcome.model.heads)
+    target = task.config.get("request", {}).get("target", "number")
+    calibration = Calibration(half_width=half_width, n=len(errors))
+    outcome.model.describe(kind="regression", labels=(target,), calibration=calibration)
+    summaries = {split: _summarise(each, half_width) for split, each in answers.items()}
+    found = {split: summary for split, summary in summaries.items() if summary is not None}
+
+    def write_tables(facts: dict[str, Any]) -> None:
+        rows = [
+            row
+            for split, each in answers.items()
+            for row in number_rows(split, each.names, each["number"], each["label"], half_width)
+        ]
+        write_number_rows(task.run / PREDICTIONS, rows)
+        write_number_summaries(task.run, facts, found)
+
+    return write_run(
+        task,
+        recipe,
+        outcome,
+        scores={split: _score(summary) for split, summary in summaries.items()},
+        objective="regress",
+        facts={"target": target},
+        card=lambda facts, result, opens: number_card(
+            facts=facts, result=result, summaries=found, loadable_by=opens, calibration=calibration
+        ),
+        write_tables=write_tables,
+    )
+
+
+def _summarise(answers: Answers, half_width: float | None) -> NumberSummary | None:
+    """The scores of a split; None if there are none, or if numbers are not finite."""
+    if not answers.num or not bool(answers["number"].isfinite().all()):
+        return None
+    predicted, true = (answers[name].double().numpy() for name in ("number", "label"))
+    return summarise_numbers(predicted, true, half_width=half_width)
+
+
+def _score(summary: NumberSummary | None) -> dict[str, Any]:
+    """The score of a split, as in result.json."""
+    if summary is None:
+        return {"mae": None, "r2": None, "n": 0, "interval": None}
+    return {
+        "mae": summary.mae,
+        "r2": summary.r2,
+        "n": summary.n,
+        "interval": list(summary.interval),
+        "coverage": summary.coverage,
+    }
+
+
+def write_report(path: Path, source: Source, *, model: Any = None) -> None:
+    """Write the page of a run."""
+    write_number_report(path, source, model=model)
