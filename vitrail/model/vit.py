@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from vitrail import plug, spec
 from vitrail.errors import SpecError
-from vitrail.nn.attention.full import check_heads
 from vitrail.nn.block import Block
+from vitrail.nn.dot_product import check_heads
 from vitrail.nn.head import AttentionPool, PreLogits, mean_of_cells
 from vitrail.nn.position import ResizeRule, resize_table, sincos_1d, sincos_2d
 from vitrail.stem import patch
