@@ -323,6 +323,13 @@ def test_bad_specifications(fields: dict[str, Any], words: list[str]) -> None:
         assert word in str(caught.value)
 
 
+def test_the_weights_of_a_block_have_timms_names() -> None:
+    names = [name for name in make_model("layer-scale").state_dict() if name.startswith("blocks.1.")]
+    parts = ["norm1.weight", "norm1.bias", "attn.qkv.weight", "attn.proj.weight", "attn.proj.bias", "ls1.gamma"]
+    parts += ["norm2.weight", "norm2.bias", "mlp.fc1.weight", "mlp.fc1.bias", "mlp.fc2.weight", "mlp.fc2.bias"]
+    assert names == [f"blocks.1.{part}" for part in [*parts, "ls2.gamma"]]
+
+
 @pytest.mark.parametrize("attention", ["full", {"name": "full"}])
 def test_specifications_of_earlier_versions_are_read(attention: Any) -> None:
     spec = spec_named("vit_mu_patch16_224")

@@ -72,13 +72,14 @@ def _sines(grid: tuple[int, ...], num_rates: tuple[int, ...]) -> Float[Tensor, "
 
 def fixed_table(kind: Position, grid: tuple[int, ...], width: int) -> Float[Tensor, "1 N D"] | None:
     """Build a sine-cosine table, or None for another kind; `sincos_1d` numbers the cells of any grid in order."""
-    check_position(kind, grid)
     if kind == "sincos_1d":
         return sincos_1d(math.prod(grid), width)[None]
     if kind == "sincos_2d":
-        return sincos_2d((grid[0], grid[1]), width)[None]
+        rows, columns = grid
+        return sincos_2d((rows, columns), width)[None]
     if kind == "sincos_3d":
-        return sincos_3d((grid[0], grid[1], grid[2]), width)[None]
+        frames, rows, columns = grid
+        return sincos_3d((frames, rows, columns), width)[None]
     return None
 
 
