@@ -2,7 +2,7 @@
 
     python benchmarks/attention.py > benchmarks/attention.json
 
-The evidence for the exception in vitrail/nn/attention/full.py: training in bfloat16 on a CPU.
+The evidence for the exception in vitrail/nn/dot_product.py: training in bfloat16 on a CPU.
 """
 
 from __future__ import annotations

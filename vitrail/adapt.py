@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitrail.errors import WeightsError, unknown_name
 from vitrail.nn.position import ResizeRule, resize_table
-from vitrail.tokens import Layout, cut, format_size
+from vitrail.tokens import AXES, Layout, cut, format_size
 
 HEADS = ("head.", "head_dist.")
 ChannelRule = Literal["sum", "mean"]
@@ -39,17 +39,18 @@ def adapt_channels(weight: Tensor, channels: int, rule: ChannelRule) -> Tensor:
 
 
 def infer_table_grid(
-    num_rows: int, table: Layout, cell: tuple[int, ...], weights_grid: tuple[int, int] | None
+    num_rows: int, table: Layout, cell: tuple[int, ...], weights_grid: tuple[int, ...] | None
 ) -> tuple[int, ...]:
     """Return the grid of a file's position table: `weights_grid` if set, else the model's or a common square grid."""
     if weights_grid is not None:
-        if weights_grid[0] * weights_grid[1] + table.prefix != num_rows:
+        if math.prod(weights_grid) + table.prefix != num_rows or len(weights_grid) != len(table.grid):
             raise WeightsError(
                 "weights_grid does not fit the position table.",
                 got=f"{format_size(weights_grid)} cells and {table.prefix} prefix tokens for {num_rows} rows.",
             )
         return weights_grid
-    squares = [cut((side, side), cell) for side in COMMON_SIDES if all(side % step == 0 for step in cell)]
+    sides = COMMON_SIDES if len(cell) == 2 else ()  # other inputs have no common sizes
+    squares = [cut((side, side), cell) for side in sides if all(side % step == 0 for step in cell)]
     fitting = {grid for grid in [*squares, table.grid] if math.prod(grid) + table.prefix == num_rows}
     if len(fitting) == 1:
         return fitting.pop()
@@ -57,7 +58,7 @@ def infer_table_grid(
     raise WeightsError(
         "the grid of the file's position table cannot be inferred from its length.",
         got=f"{num_rows} rows, {table.prefix} of them for prefix tokens: {candidates}.",
-        hint="weights_grid=(rows, columns).",
+        hint=f"weights_grid=({', '.join(AXES[len(table.grid)])}).",
     )
 
 
@@ -70,7 +71,7 @@ def adapt(
     cell: tuple[int, ...],
     resize_rule: ResizeRule,
     channel_rule: ChannelRule,
-    weights_grid: tuple[int, int] | None,
+    weights_grid: tuple[int, ...] | None,
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Convert a file's tensors to those that the model expects; also return what was changed."""
     adapted, changes = dict(state), []

@@ -168,8 +168,7 @@ def create_model(
         and weights_grid is None
         and all(side % step == 0 for side, step in zip(size, spec.stem.cell, strict=True))
     ):
-        rows, columns = cut(size, spec.stem.cell)
-        weights_grid = (rows, columns)
+        weights_grid = cut(size, spec.stem.cell)
     state, more = adapt(
         state,
         target,
@@ -193,8 +192,11 @@ def create_model(
 
 
 def preprocess_for(name: str, spec: Any, stored: Preprocess | None) -> Preprocess | None:
-    """Return a model's preprocessing at its own size: `stored` with its weights, else the default for its name."""
-    if spec.channels not in (1, 3):
+    """Return a model's preprocessing at its own size: `stored` with its weights, else the default for its name.
+
+    None for inputs that are not images of one or three channels.
+    """
+    if spec.channels not in (1, 3) or len(spec.image_size) != 2:
         return None
     default = (preprocess_named(name) if name else Preprocess()).override({"size": spec.image_size})
     chosen = default if stored is None else stored.override({"size": spec.image_size})

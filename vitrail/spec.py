@@ -84,6 +84,8 @@ def to_pair(value: object) -> object:
 
 Size2d = Annotated[tuple[PositiveInt, PositiveInt], BeforeValidator(to_pair)]
 """Rows and columns; a single number stands for both."""
+SizeNd = Annotated[tuple[PositiveInt, ...], BeforeValidator(to_pair), Field(min_length=1, max_length=3)]
+"""The size of an input of one to three dimensions; a single number stands for rows and columns."""
 
 
 def registry_field(package: str) -> Any:

@@ -1,4 +1,4 @@
-"""Tokens and their layout: the interface between stems, which cut an image into tokens, and encoders.
+"""Tokens and their layout: the interface between stems, which cut an input into tokens, and encoders.
 
 The dimensions in the package's signatures:
 
@@ -14,14 +14,20 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from jaxtyping import Bool, Float
+import torch
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from vitrail.errors import ShapeError
 
+AXES = {1: ("length",), 2: ("rows", "columns"), 3: ("frames", "rows", "columns")}
+
 
 class Layout(NamedTuple):
-    """Where each token comes from: `prefix` tokens without a place, then the cells of `grid` in row-major order."""
+    """Where each token comes from: `prefix` tokens without a place, then the cells of `grid` in row-major order.
+
+    The grid has one dimension for text and sound, two for images, three for video.
+    """
 
     grid: tuple[int, ...]
     prefix: int = 0
@@ -38,20 +44,56 @@ class Layout(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """A batch of token sequences; `mask` is True for real tokens and False for padding."""
+    """A batch of token sequences; `mask` is True for real tokens and False for padding.
+
+    `places` says which cells of the layout's grid a subset holds, in the order of the tokens; None means all cells.
+    """
 
     x: Float[Tensor, "B N D"]
     layout: Layout
     mask: Bool[Tensor, "B N"] | None = None
+    places: Int64[Tensor, "B n"] | None = None
 
     def with_x(self, x: Float[Tensor, "B N D"]) -> Tokens:
-        """Replace the vectors; keep layout and mask."""
-        return Tokens(x, self.layout, self.mask)
+        """Replace the vectors; keep layout, mask and places."""
+        return self._replace(x=x)
 
     @property
-    def cells(self) -> Float[Tensor, "B Y*X D"]:
+    def cells(self) -> Float[Tensor, "B n D"]:
         """The tokens of the grid, without the prefix."""
         return self.x[:, self.layout.prefix :]
+
+    def keep(self, indices: Int64[Tensor, "B n"]) -> Tokens:
+        """Keep these cells of each sample and all prefix tokens, as masked training and DropToken do.
+
+        `indices` count the cells that are there; if those are a subset already, `places` still names cells of the grid.
+        Keep cells after positions were added, so that they still know where they were.
+        """
+        batch = self.x.shape[0]
+        if indices.ndim != 2 or indices.shape[0] != batch or indices.dtype != torch.int64:
+            raise ShapeError(
+                "keep takes one row of cell indices per sample.",
+                got=f"{list(indices.shape)} of {indices.dtype} for {batch} samples.",
+                hint=f"int64 indices of shape [{batch}, number of cells to keep].",
+            )
+        places = indices if self.places is None else self.places.gather(1, indices)
+        prefix = torch.arange(self.layout.prefix, device=indices.device).expand(batch, -1)
+        rows = torch.cat([prefix, indices + self.layout.prefix], dim=1)
+        return Tokens(
+            self.x.gather(1, rows[:, :, None].expand(-1, -1, self.x.shape[2])),
+            self.layout,
+            None if self.mask is None else self.mask.gather(1, rows),
+            places,
+        )
+
+    def require_grid(self, reader: str) -> None:
+        """Reject a subset on behalf of code that needs every cell of the grid in its place."""
+        if self.places is not None:
+            raise ShapeError(
+                f"{reader} needs every cell of the grid.",
+                got=f"{self.places.shape[1]} of {self.layout.num_cells} cells.",
+                hint="the tokens as tokenize returned them, before keep.",
+            )
 
 
 def cut(size: tuple[int, ...], cell: tuple[int, ...]) -> tuple[int, ...]:
@@ -60,34 +102,41 @@ def cut(size: tuple[int, ...], cell: tuple[int, ...]) -> tuple[int, ...]:
         raise ShapeError(
             f"patches of {len(cell)} dimensions cannot be cut from an input of {len(size)}.",
             got=f"size {format_size(size)}, patch {format_size(cell)}.",
+            hint=f"one patch side for each of {' and '.join(AXES.get(len(size), ()))}." if len(size) in AXES else "",
         )
     if any(side < step or side % step for side, step in zip(size, cell, strict=True)):
         below = format_size(tuple(max(side // step, 1) * step for side, step in zip(size, cell, strict=True)))
         above = format_size(tuple(-(-side // step) * step for side, step in zip(size, cell, strict=True)))
+        kind = "image" if len(size) == 2 else "input"
         raise ShapeError(
-            "the patch must divide the image size.",
-            got=f"image size {format_size(size)}, patch {format_size(cell)}.",
+            f"the patch must divide the {kind} size.",
+            got=f"{kind} size {format_size(size)}, patch {format_size(cell)}.",
             hint=f"{above}." if below == above else f"{below} or {above}.",
         )
     return tuple(side // step for side, step in zip(size, cell, strict=True))
 
 
-def check_image(image: Tensor, channels: int) -> None:
-    """Reject anything but a float batch with this many channels; the hint says how to get one."""
-    right_shape = image.ndim == 4 and image.shape[1] == channels
-    if right_shape and image.is_floating_point():
+def check_input(x: Tensor, channels: int, num_dims: int = 2) -> None:
+    """Reject anything but a float batch with this many channels and dimensions; the hint says how to get one."""
+    kind = "image" if num_dims == 2 else "input"
+    full = x.ndim == num_dims + 2
+    if full and x.shape[1] == channels and x.is_floating_point():
         return
-    if right_shape:
-        hint = "model.preprocess, or image.float() / 255, normalised by the model's mean and std."
-    elif image.ndim == 4 and image.shape[-1] == channels:
-        hint = "image.permute(0, 3, 1, 2), which puts channels before rows."
-    elif image.ndim == 3:
-        hint = "image[None], a batch of one."
-    else:
-        hint = f"channels={image.shape[1]} when creating the model." if image.ndim == 4 else ""
+    hint = ""
+    if full and x.shape[1] == channels:
+        hint = f"{kind}.float(), normalised as in training."
+        if num_dims == 2:
+            hint = "model.preprocess, or image.float() / 255, normalised by the model's mean and std."
+    elif full and x.shape[-1] == channels:
+        order = ", ".join(map(str, (0, num_dims + 1, *range(1, num_dims + 1))))
+        hint = f"{kind}.permute({order}), which puts channels before {AXES[num_dims][0]}."
+    elif x.ndim == num_dims + 1:
+        hint = f"{kind}[None], a batch of one."
+    elif full:
+        hint = f"channels={x.shape[1]} when creating the model."
     raise ShapeError(
-        f"the model takes floating-point images of shape [batch, {channels}, rows, columns].",
-        got=f"{list(image.shape)} of {image.dtype}.",
+        f"the model takes floating-point {kind}s of shape [batch, {channels}, {', '.join(AXES[num_dims])}].",
+        got=f"{list(x.shape)} of {x.dtype}.",
         hint=hint,
     )
 

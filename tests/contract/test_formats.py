@@ -114,6 +114,20 @@ def test_models_that_a_project_would_compute_differently_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("form", ["hf", "torchvision", "google", "timm"])
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"image_size": [8, 32, 32]}, "only models of images(.|\n)*inputs of 3 dimensions"),
+        ({"attention": {"name": "local", "window": 7}}, "only full attention(.|\n)*attention=local"),
+    ],
+)
+def test_parts_that_no_other_project_has_are_refused(form: str, fields: dict, message: str) -> None:
+    model = create_model("vit_mu_patch16_siglip_224" if form == "hf" else "vit_mu_patch16_224")
+    with pytest.raises(WeightsError, match=message):
+        get_format(form).write(model.state_dict(), {**model.spec.model_dump(mode="json"), **fields})
+
+
 def test_a_folder_for_timm_needs_a_name(tmp_path: Path) -> None:
     from vitrail.catalogue import spec_named
 

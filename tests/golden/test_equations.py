@@ -10,7 +10,7 @@ import torch
 
 from tests.conftest import fill
 from vitrail import create_model
-from vitrail.nn.position import resize_table, sincos_1d, sincos_2d
+from vitrail.nn.position import resize_table, sincos_1d, sincos_2d, sincos_3d
 from vitrail.tokens import Layout
 
 erf = np.vectorize(math.erf)
@@ -87,16 +87,35 @@ def test_sine_cosine_2d_separates_rows_and_columns() -> None:
     assert table[2, 3, 8].item() == pytest.approx(math.sin(2))
 
 
+def test_sine_cosine_3d_separates_frames_rows_and_columns() -> None:
+    table = sincos_3d((2, 3, 5), 32).view(2, 3, 5, 32)
+    parts = (2, slice(0, 8)), (1, slice(8, 16)), (0, slice(16, 32))  # columns, rows, frames
+    for axis, part in parts:
+        first = table[..., part].index_select(axis, torch.tensor([0]))
+        assert torch.equal(table.movedim(axis, 0)[:, 0, 0, part], table.movedim(axis, 0)[:, -1, -1, part])
+        assert not torch.equal(table[..., part], first.expand(2, 3, 5, -1))
+    assert len({tuple(cell) for cell in table.view(30, 32).tolist()}) == 30
+    assert table[1, 2, 3, 0].item() == pytest.approx(math.sin(3))
+    assert table[1, 2, 3, 4].item() == pytest.approx(math.cos(3))
+    assert table[1, 2, 3, 9].item() == pytest.approx(math.sin(2 / 10000 ** (1 / 3)))
+    assert table[1, 2, 3, 16].item() == pytest.approx(math.sin(1))
+    assert table[1, 2, 3, 31].item() == pytest.approx(math.cos(1 / 10000))
+
+
 @pytest.mark.parametrize(
-    ("old", "new"), [((14, 14), (24, 24)), ((14, 14), (10, 18)), ((7, 5), (3, 11)), ((4, 4), (4, 4))]
+    ("old", "new"),
+    [
+        *[((14, 14), (24, 24)), ((14, 14), (10, 18)), ((7, 5), (3, 11)), ((4, 4), (4, 4))],
+        *[((14,), (24,)), ((9,), (4,)), ((4, 7, 5), (8, 3, 11)), ((2, 4, 4), (3, 4, 4))],
+    ],
 )
-def test_zoom_is_ndimage_zoom(old: tuple[int, int], new: tuple[int, int]) -> None:
+def test_zoom_is_ndimage_zoom(old: tuple[int, ...], new: tuple[int, ...]) -> None:
     from scipy.ndimage import zoom
 
-    table = torch.randn(1, 1 + old[0] * old[1], 8, dtype=torch.float64)
+    table = torch.randn(1, 1 + math.prod(old), 8, dtype=torch.float64)
     ours = resize_table(table, Layout(old, 1), Layout(new, 1), "zoom")
     grid = table[0, 1:].view(*old, 8).numpy()
-    theirs = zoom(grid, (new[0] / old[0], new[1] / old[1], 1), order=1)
+    theirs = zoom(grid, [*(after / before for before, after in zip(old, new, strict=True)), 1], order=1)
     assert theirs.shape == (*new, 8)
     assert np.abs(ours[0, 1:].view(*new, 8).numpy() - theirs).max() < 1e-10
     assert torch.equal(ours[:, :1], table[:, :1])

@@ -16,29 +16,39 @@ from vitrail.nn.position import resize_table
 from vitrail.tokens import Layout, cut
 
 sides = st.integers(1, 12)
-grids = st.tuples(sides, sides)
+dimensions = st.integers(1, 3)
 
 
-@given(grid=grids, cell=grids)
-def test_cut_is_the_inverse_of_multiplication(grid: tuple[int, int], cell: tuple[int, int]) -> None:
-    size = (grid[0] * cell[0], grid[1] * cell[1])
+def grids(num_dims: int, largest: int = 12) -> st.SearchStrategy[tuple[int, ...]]:
+    return st.tuples(*[st.integers(1, largest)] * num_dims)
+
+
+@given(pair=dimensions.flatmap(lambda num: st.tuples(grids(num), grids(num))))
+def test_cut_is_the_inverse_of_multiplication(pair: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    grid, cell = pair
+    size = tuple(cells * side for cells, side in zip(grid, cell, strict=True))
     assert cut(size, cell) == grid
 
 
-@given(size=st.tuples(st.integers(1, 300), st.integers(1, 300)), cell=st.tuples(st.integers(2, 32), st.integers(2, 32)))
-def test_a_rejected_size_suggests_sizes_that_work(size: tuple[int, int], cell: tuple[int, int]) -> None:
+@given(pair=dimensions.flatmap(lambda num: st.tuples(grids(num, 300), grids(num, 32))))
+def test_a_rejected_size_suggests_sizes_that_work(pair: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    size, cell = pair
     if all(side % step == 0 for side, step in zip(size, cell, strict=True)):
         return
     with pytest.raises(ShapeError) as caught:
         cut(size, cell)
     for suggestion in caught.value.hint.rstrip(".").split(" or "):
-        rows, columns = map(int, suggestion.split(" x "))
-        assert math.prod(cut((rows, columns), cell)) >= 1
+        assert math.prod(cut(tuple(map(int, suggestion.split(" x "))), cell)) >= 1
 
 
 @settings(deadline=None)
-@given(old=grids, new=grids, prefix=st.integers(0, 5), rule=st.sampled_from(["bicubic", "zoom"]))
-def test_resizing_a_table(old: tuple[int, int], new: tuple[int, int], prefix: int, rule: str) -> None:
+@given(
+    pair=dimensions.flatmap(lambda num: st.tuples(grids(num), grids(num))),
+    prefix=st.integers(0, 5),
+    rule=st.sampled_from(["bicubic", "zoom"]),
+)
+def test_resizing_a_table(pair: tuple[tuple[int, ...], tuple[int, ...]], prefix: int, rule: str) -> None:
+    old, new = pair
     table = torch.randn(1, prefix + math.prod(old), 4)
     resized = resize_table(table, Layout(old, prefix), Layout(new, prefix), rule)
     assert resized.shape == (1, prefix + math.prod(new), 4)
@@ -52,9 +62,39 @@ def test_resizing_a_table(old: tuple[int, int], new: tuple[int, int], prefix: in
     )
 
 
-def test_a_table_of_another_length_is_rejected() -> None:
+@settings(deadline=None)
+@given(old=grids(2), new=grids(2), rule=st.sampled_from(["bicubic", "zoom"]))
+def test_rows_and_columns_are_resized_alike(old: tuple[int, int], new: tuple[int, int], rule: str) -> None:
+    """PyTorch's kernels treat some strides of a single row or column wrongly."""
+    table = torch.randn(1, math.prod(old), 4)
+    turned = table.view(1, *old, 4).transpose(1, 2).reshape(1, -1, 4)
+    resized = resize_table(table, Layout(old), Layout(new), rule).view(1, *new, 4)
+    turned = resize_table(turned, Layout(old[::-1]), Layout(new[::-1]), rule).view(1, *new[::-1], 4)
+    assert torch.allclose(resized, turned.transpose(1, 2), atol=1e-5)
+
+
+@settings(deadline=None)
+@given(old=sides, new=sides, repeats=st.integers(1, 4), rule=st.sampled_from(["bicubic", "zoom"]))
+def test_a_row_is_resized_like_equal_rows_of_an_image(old: int, new: int, repeats: int, rule: str) -> None:
+    row = torch.randn(1, old, 4)
+    resized = resize_table(row, Layout((old,)), Layout((new,)), rule)
+    image = resize_table(row.repeat(1, repeats, 1), Layout((repeats, old)), Layout((repeats, new)), rule)
+    assert torch.allclose(resized.repeat(1, repeats, 1), image, atol=1e-5)
+
+
+@settings(deadline=None)
+@given(old=grids(2), new=grids(2), frames=st.integers(1, 4), more=st.integers(1, 4))
+def test_equal_frames_are_resized_like_one(old: tuple[int, int], new: tuple[int, int], frames: int, more: int) -> None:
+    frame = torch.randn(1, math.prod(old), 4)
+    resized = resize_table(frame, Layout(old), Layout(new), "zoom")
+    video = resize_table(frame.repeat(1, frames, 1), Layout((frames, *old)), Layout((more, *new)), "zoom")
+    assert torch.allclose(video, resized.repeat(1, more, 1), atol=1e-5)
+
+
+@pytest.mark.parametrize(("old", "new"), [((3, 4), (5, 5)), ((3, 3), (9,)), ((9,), (3, 3))])
+def test_a_table_of_another_length_is_rejected(old: tuple[int, ...], new: tuple[int, ...]) -> None:
     with pytest.raises(ShapeError, match=r"does not fit its layout"):
-        resize_table(torch.randn(1, 10, 4), Layout((3, 4), 1), Layout((5, 5), 1))
+        resize_table(torch.randn(1, 10, 4), Layout(old, 1), Layout(new, 1))
 
 
 @given(channels=st.integers(1, 9))
@@ -80,8 +120,17 @@ def test_a_tables_grid_is_looked_up_not_guessed() -> None:
         infer_table_grid(197, Layout((7, 28), 1), (16, 16), None)
     with pytest.raises(WeightsError, match=r"weights_grid=\(rows, columns\)"):
         infer_table_grid(181, square, (16, 16), None)
-    with pytest.raises(WeightsError, match=r"does not fit"):
-        infer_table_grid(181, square, (16, 16), (14, 14))
+    for grid in ((14, 14), (180,)):
+        with pytest.raises(WeightsError, match=r"does not fit"):
+            infer_table_grid(181, square, (16, 16), grid)
+
+
+def test_a_table_of_another_input_is_never_taken_for_that_of_an_image() -> None:
+    video = Layout((4, 14, 14), 1)
+    assert infer_table_grid(785, video, (2, 16, 16), None) == (4, 14, 14)
+    assert infer_table_grid(393, video, (2, 16, 16), (2, 14, 14)) == (2, 14, 14)
+    with pytest.raises(WeightsError, match=r"weights_grid=\(frames, rows, columns\)"):
+        infer_table_grid(393, video, (2, 16, 16), None)
 
 
 json_values = st.recursive(

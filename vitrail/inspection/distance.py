@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitrail.errors import ShapeError
 from vitrail.inspection.trace import iter_attention
 from vitrail.tokens import Layout
 
@@ -34,6 +35,12 @@ def cell_distances(grid: tuple[int, ...], cell: tuple[float, ...]) -> Float[Tens
 
 def mean_distance(weights: Float[Tensor, "B H N N"], layout: Layout, cell: tuple[float, ...]) -> Float[Tensor, "B H"]:
     """The attention-weighted distance between cells; attention to prefix tokens has no distance and is left out."""
+    if weights.shape[-1] != layout.num_tokens:
+        raise ShapeError(
+            "attention distance needs every cell of the grid.",
+            got=f"the attention of {weights.shape[-1]} tokens, not {layout.num_tokens}.",
+            hint="all tokens of the image, not a subset.",
+        )
     among = weights[..., layout.prefix :, layout.prefix :].double()
     among = among / among.sum(dim=-1, keepdim=True).clamp_min(1e-12)
     return (among * cell_distances(layout.grid, cell).to(among.device)).sum(dim=-1).mean(dim=-1)

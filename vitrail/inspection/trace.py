@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.errors import InspectionError
+from vitrail.errors import InspectionError, ShapeError
 from vitrail.tokens import Layout, Tokens
 
 
@@ -91,7 +91,7 @@ def pooling_weights(model: Any, output: Tokens) -> Float[Tensor, "B N"]:
         return model.attn_pool.weights(model.attn_pool.query(output), output).mean(dim=1)[:, 0]
     row = torch.zeros(num, dtype=output.x.dtype, device=output.x.device)
     if model.spec.pool == "mean":
-        row[prefix:] = 1 / output.layout.num_cells
+        row[prefix:] = 1 / output.cells.shape[1]
     else:
         num_heads = 1 + model.spec.distilled
         row[:num_heads] = 1 / num_heads
@@ -100,4 +100,10 @@ def pooling_weights(model: Any, output: Tokens) -> Float[Tensor, "B N"]:
 
 def on_grid(row: Float[Tensor, "... N"], layout: Layout) -> Float[Tensor, "... Y X"]:
     """Arrange one value per token as a map; prefix tokens have no position in it and are dropped."""
+    if row.shape[-1] != layout.num_tokens:
+        raise ShapeError(
+            "a map needs a value for every cell of the grid.",
+            got=f"{row.shape[-1]} values for {layout.num_tokens} tokens.",
+            hint="all tokens of the image, not a subset.",
+        )
     return row[..., layout.prefix :].view(*row.shape[:-1], *layout.grid)

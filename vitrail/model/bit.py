@@ -19,7 +19,7 @@ from vitrail import spec
 from vitrail.contract import Classifier
 from vitrail.nn.conv import GroupNorm, PreActBottleneck, StdConv, build_stages, conv_flops, stage_flops
 from vitrail.nn.head import mean_of_cells
-from vitrail.tokens import Layout, Tokens, check_image
+from vitrail.tokens import Layout, Tokens, check_input
 
 
 class Spec(spec.Spec):
@@ -102,11 +102,12 @@ class BigTransfer(Classifier):
 
     def tokenize(self, image: Float[Tensor, "B C Y X"]) -> Tokens:
         """Compute the root's feature map, one token per cell."""
-        check_image(image, self.spec.channels)
+        check_input(image, self.spec.channels)
         return _tokens(self.stem(image))
 
     def encode(self, tokens: Tokens) -> Tokens:
         """Apply the stages and the last normalisation."""
+        tokens.require_grid("a convolutional network")
         rows, columns = tokens.layout.grid
         image = rearrange(tokens.x, "B (Y X) D -> B D Y X", Y=rows, X=columns)
         return _tokens(self.norm(self.stages(image)).relu())

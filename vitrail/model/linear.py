@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vitrail import spec
 from vitrail.contract import Classifier
 from vitrail.errors import ShapeError
-from vitrail.tokens import Layout, Tokens, check_image, format_size
+from vitrail.tokens import Layout, Tokens, check_input, format_size
 
 
 class Spec(spec.Spec):
@@ -72,7 +72,7 @@ class LinearClassifier(Classifier):
 
     def tokenize(self, image: Float[Tensor, "B C Y X"]) -> Tokens:
         """Flatten the image to one token."""
-        check_image(image, self.spec.channels)
+        check_input(image, self.spec.channels)
         size = (image.shape[2], image.shape[3])
         if size != self.spec.image_size:
             raise ShapeError(

@@ -17,20 +17,22 @@ from torch import Tensor, nn
 from vitrail import plug, spec
 from vitrail.contract import Classifier
 from vitrail.errors import SpecError
-from vitrail.nn.attention.full import check_heads
-from vitrail.nn.block import Block
+from vitrail.nn.attention import full
+from vitrail.nn.dot_product import check_heads
+from vitrail.nn.encoder import build_encoder
 from vitrail.nn.head import AttentionPool, PreLogits, mean_of_cells
-from vitrail.nn.position import ResizeRule, resize_table, sincos_1d, sincos_2d
+from vitrail.nn.position import Position, ResizeRule, check_position, fixed_table, resize_table
 from vitrail.stem import patch
-from vitrail.tokens import Layout, Tokens, check_image, cut
+from vitrail.tokens import Layout, Tokens, check_input, cut
 
-STEMS = "vitrail.stem"
+STEMS, ATTENTIONS = "vitrail.stem", "vitrail.nn.attention"
 
 
 class Spec(spec.Spec):
     """Everything that determines what a Vision Transformer computes."""
 
-    image_size: spec.Size2d = (224, 224)
+    image_size: spec.SizeNd = (224, 224)
+    """Rows and columns; one number for a 1-D input such as sound, three (frames first) for video."""
     channels: PositiveInt = 3
     num_classes: NonNegativeInt = 1000
     stem: spec.registry_field(STEMS) = patch.Spec()  # type: ignore[valid-type]
@@ -38,11 +40,11 @@ class Spec(spec.Spec):
     depth: PositiveInt = 12
     heads: PositiveInt = 12
     hidden: PositiveInt = 3072
-    attention: str = "full"
+    attention: spec.registry_field(ATTENTIONS) = full.Spec()  # type: ignore[valid-type]
     class_token: bool = True
     distilled: bool = False
     registers: NonNegativeInt = 0
-    position: Literal["learned", "sincos_1d", "sincos_2d", "none"] = "learned"
+    position: Position = "learned"
     resize_rule: ResizeRule = "bicubic"
     position_prefix: NonNegativeInt | None = None
     """The number of prefix tokens with a row in the learned table; None means all. DINOv2's registers have no row."""
@@ -60,7 +62,7 @@ class Spec(spec.Spec):
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
         check_heads(self.width, self.heads)
-        cut(self.image_size, self.stem.cell)
+        check_position(self.position, cut(self.image_size, self.stem.cell))
         if self.pool == "token" and not self.class_token:
             raise SpecError("pool=token needs a class token.", got="class_token=False.", hint="pool=mean.")
         if self.distilled and not (self.class_token and self.pool == "token"):
@@ -84,7 +86,7 @@ class Spec(spec.Spec):
 
     @property
     def layout(self) -> Layout:
-        """The layout of the tokens of an image of `image_size`."""
+        """The layout of the tokens of an input of `image_size`."""
         return Layout(cut(self.image_size, self.stem.cell), self.num_prefix)
 
     @property
@@ -111,9 +113,19 @@ class VisionTransformer(Classifier):
         self.reg_token = nn.Parameter(torch.empty(1, spec.registers, width)) if spec.registers else None
         learned = spec.position == "learned"
         self.pos_embed = nn.Parameter(torch.empty(1, spec.table_layout.num_tokens, width)) if learned else None
-        self.register_buffer("pos_fixed", fixed_table(spec, spec.layout.grid), persistent=False)
+        self.register_buffer("pos_fixed", fixed_table(spec.position, spec.layout.grid, width), persistent=False)
         self.pos_drop = nn.Dropout(spec.dropout_rate)
-        self.blocks = nn.Sequential(*[self._block(index) for index in range(spec.depth)])
+        self.blocks = build_encoder(
+            self._new_attention,
+            depth=spec.depth,
+            width=width,
+            hidden=spec.hidden,
+            norm_eps=spec.norm_eps,
+            activation=spec.activation,
+            dropout_rate=spec.dropout_rate,
+            drop_path_rate=spec.drop_path_rate,
+            layer_scale=spec.layer_scale,
+        )
         self.norm = nn.Identity() if spec.norm_after_pool else nn.LayerNorm(width, eps=spec.norm_eps)
         self.attn_pool = None
         if spec.pool == "attention":
@@ -126,20 +138,10 @@ class VisionTransformer(Classifier):
         self.head_dist = self._classifier(spec.num_classes) if spec.distilled else None
         self.reset_parameters()
 
-    def _block(self, index: int) -> Block:
+    def _new_attention(self) -> nn.Module:
         spec = self.spec
-        attention = plug.load("vitrail.nn.attention", spec.attention).Attention(
-            width=spec.width, heads=spec.heads, bias=spec.qkv_bias, dropout_rate=spec.dropout_rate
-        )
-        return Block(
-            attention,
-            width=spec.width,
-            hidden=spec.hidden,
-            norm_eps=spec.norm_eps,
-            dropout_rate=spec.dropout_rate,
-            activation=spec.activation,
-            drop_path_rate=spec.drop_path_rate * index / max(spec.depth - 1, 1),
-            layer_scale=spec.layer_scale,
+        return plug.load(ATTENTIONS, spec.attention.name).Attention(
+            spec.attention, width=spec.width, heads=spec.heads, bias=spec.qkv_bias, dropout_rate=spec.dropout_rate
         )
 
     def _classifier(self, num_classes: int) -> nn.Module:
@@ -184,15 +186,18 @@ class VisionTransformer(Classifier):
         if self.pos_embed is not None:
             old = self.spec.table_layout
             return resize_table(self.pos_embed, old, Layout(grid, old.prefix), self.spec.resize_rule)
-        return self.pos_fixed if grid == self.spec.layout.grid else fixed_table(self.spec, grid)
+        if grid == self.spec.layout.grid:
+            return self.pos_fixed
+        return fixed_table(self.spec.position, grid, self.spec.width)
 
-    def tokenize(self, image: Float[Tensor, "B C Y X"]) -> Tokens:
+    def tokenize(self, image: Float[Tensor, "B C *size"]) -> Tokens:
         """z_0 = [x_class; x_p E] + E_pos (equation 1)."""
-        check_image(image, self.spec.channels)
-        cells, layout, _ = self.patch_embed(image)
+        check_input(image, self.spec.channels, len(self.spec.image_size))
+        tokens = self.patch_embed(image)
+        cells, layout = tokens.x, tokens.layout
         learned = [token for token in (self.cls_token, self.dist_token, self.reg_token) if token is not None]
-        tokens = [token.expand(image.shape[0], -1, -1) for token in learned]
-        prefix = torch.cat(tokens, dim=1) if tokens else cells[:, :0]
+        expanded = [token.expand(image.shape[0], -1, -1) for token in learned]
+        prefix = torch.cat(expanded, dim=1) if expanded else cells[:, :0]
         table = self.position_table(layout.grid)
         if table is not None:
             table = table.to(cells)
@@ -227,7 +232,7 @@ class VisionTransformer(Classifier):
         return each[0] if len(each) == 1 else (each[0] + each[1]) / 2
 
     def flops(self) -> int:
-        """Count twice the multiply-adds for one image of `image_size`, without elementwise operations, as usual."""
+        """Count twice the multiply-adds for one input of `image_size`, without elementwise operations, as usual."""
         spec, layout = self.spec, self.spec.layout
         total: int = self.patch_embed.flops(spec.image_size)
         for block in self.blocks:
@@ -239,16 +244,6 @@ class VisionTransformer(Classifier):
             total += 4 * layout.num_tokens * spec.width
         heads = [self.pre_logits, self.head] + ([self.head_dist] if self.head_dist is not None else [])
         return total + 2 * sum(_matrix_size(head) for head in heads)
-
-
-def fixed_table(spec: Spec, grid: tuple[int, ...]) -> Float[Tensor, "1 N D"] | None:
-    """Build the sine-cosine table for this grid, if the specification has one."""
-    rows, columns = grid
-    if spec.position == "sincos_1d":
-        return sincos_1d(rows * columns, spec.width)[None]
-    if spec.position == "sincos_2d":
-        return sincos_2d((rows, columns), spec.width)[None]
-    return None
 
 
 def _matrix_size(module: nn.Module) -> int:

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitrail.nn.cache import Cache
 from vitrail.tokens import Tokens
 
 
@@ -84,3 +85,11 @@ class Block(nn.Module):
         z = z + self.drop_path(self.ls1(self.attn(tokens.with_x(self.norm1(z)))))  # equation 2
         z = z + self.drop_path(self.ls2(self.mlp(self.norm2(z))))  # equation 3
         return tokens.with_x(z)
+
+    def step(self, tokens: Tokens, cache: Cache | None = None) -> tuple[Tokens, Cache]:
+        """Compute the next tokens' outputs, those of a causal `forward` over the whole sequence, and the new cache."""
+        z = tokens.x
+        mixed, cache = self.attn.step(tokens.with_x(self.norm1(z)), cache)  # type: ignore[operator]
+        z = z + self.drop_path(self.ls1(mixed))
+        z = z + self.drop_path(self.ls2(self.mlp(self.norm2(z))))
+        return tokens.with_x(z), cache

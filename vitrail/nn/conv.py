@@ -5,6 +5,9 @@ Kolesnikov et al., "Big Transfer", arXiv 1912.11370; Qiao et al., "Weight Standa
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Protocol
+
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -54,17 +57,28 @@ class Shortcut(nn.Module):
         return self.norm(self.conv(x))
 
 
-class PreActBottleneck(nn.Module):
-    """BiT's residual unit: normalisation and ReLU before each of three convolutions."""
+class Mix(Protocol):
+    """Builds the middle layer of a residual unit: from maps of `channels` channels to maps of as many.
 
-    def __init__(self, inputs: int, outputs: int, *, stride: int, project: bool) -> None:
+    With stride 2 the layer halves the resolution, rounding up. A layer other than a convolution counts its own cost in
+    `flops(size)`, where `size` is that of the incoming map.
+    """
+
+    def __call__(self, channels: int, *, stride: int) -> nn.Module: ...
+
+
+class PreActBottleneck(nn.Module):
+    """BiT's residual unit: normalisation and ReLU before each of three convolutions; `mix` replaces the second."""
+
+    def __init__(self, inputs: int, outputs: int, *, stride: int, project: bool, mix: Mix | None = None) -> None:
         super().__init__()
         middle = outputs // 4
+        self.stride = stride
         self.downsample = Shortcut(inputs, outputs, stride=stride, same=False, normed=False) if project else None
         self.norm1 = GroupNorm(inputs)
         self.conv1 = StdConv(inputs, middle, 1)
         self.norm2 = GroupNorm(middle)
-        self.conv2 = StdConv(middle, middle, 3, stride=stride)
+        self.conv2 = mix(middle, stride=stride) if mix else StdConv(middle, middle, 3, stride=stride)
         self.norm3 = GroupNorm(middle)
         self.conv3 = StdConv(middle, outputs, 1)
 
@@ -77,15 +91,18 @@ class PreActBottleneck(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """The hybrid stem's residual unit: normalisation after each convolution, ReLU after the sum."""
+    """The hybrid stem's residual unit: normalisation after each convolution, ReLU after the sum; `mix` replaces the
+    second convolution.
+    """
 
-    def __init__(self, inputs: int, outputs: int, *, stride: int, project: bool) -> None:
+    def __init__(self, inputs: int, outputs: int, *, stride: int, project: bool, mix: Mix | None = None) -> None:
         super().__init__()
         middle = outputs // 4
+        self.stride = stride
         self.downsample = Shortcut(inputs, outputs, stride=stride, same=True, normed=True) if project else None
         self.conv1 = StdConv(inputs, middle, 1, same=True)
         self.norm1 = GroupNorm(middle)
-        self.conv2 = StdConv(middle, middle, 3, stride=stride, same=True)
+        self.conv2 = mix(middle, stride=stride) if mix else StdConv(middle, middle, 3, stride=stride, same=True)
         self.norm2 = GroupNorm(middle)
         self.conv3 = StdConv(middle, outputs, 1, same=True)
         self.norm3 = GroupNorm(outputs)
@@ -97,12 +114,14 @@ class Bottleneck(nn.Module):
         return (shortcut + self.norm3(self.conv3(y))).relu()
 
 
+Unit = Callable[..., PreActBottleneck | Bottleneck]
+"""A residual unit's class, or `partial(Bottleneck, mix=...)`."""
+
+
 class Stage(nn.Module):
     """Residual units at one resolution; the first unit widens and, except in the first stage, halves the resolution."""
 
-    def __init__(
-        self, unit: type[PreActBottleneck | Bottleneck], inputs: int, outputs: int, *, depth: int, stride: int
-    ) -> None:
+    def __init__(self, unit: Unit, inputs: int, outputs: int, *, depth: int, stride: int) -> None:
         super().__init__()
         first = unit(inputs, outputs, stride=stride, project=True)
         rest = [unit(outputs, outputs, stride=1, project=False) for _ in range(depth - 1)]
@@ -112,7 +131,7 @@ class Stage(nn.Module):
         return self.blocks(x)
 
 
-def build_stages(unit: type[PreActBottleneck | Bottleneck], layers: tuple[int, ...], *, factor: int) -> nn.Sequential:
+def build_stages(unit: Unit, layers: tuple[int, ...], *, factor: int) -> nn.Sequential:
     """Build the stages of a ResNet, of width 256, 512, 1024, 2048 times `factor`."""
     stages, inputs = [], 64 * factor
     for index, depth in enumerate(layers):
@@ -142,9 +161,10 @@ def stage_flops(stage: nn.Module, size: tuple[int, int]) -> tuple[tuple[int, int
     assert isinstance(stage, Stage)
     for unit in stage.blocks:
         assert isinstance(unit, PreActBottleneck | Bottleneck)
-        stride = unit.conv2.stride[0]
-        out = (-(-size[0] // stride), -(-size[1] // stride))
-        total += conv_flops(unit.conv1, size) + conv_flops(unit.conv2, out) + conv_flops(unit.conv3, out)
+        out = (-(-size[0] // unit.stride), -(-size[1] // unit.stride))
+        total += conv_flops(unit.conv1, size) + conv_flops(unit.conv3, out)
+        middle = unit.conv2
+        total += conv_flops(middle, out) if isinstance(middle, nn.Conv2d) else middle.flops(size)  # type: ignore[operator]
         if unit.downsample is not None:
             total += conv_flops(unit.downsample.conv, out)
         size = out

@@ -28,6 +28,7 @@ class MergingBlocks(nn.Sequential):
         self.num_pairs = num_pairs
 
     def forward(self, tokens: Tokens) -> Tokens:
+        tokens.require_grid("token merging")
         x, prefix = tokens.x, tokens.layout.prefix
         count = torch.ones_like(x[:, :, :1])  # cells in each token
         place = torch.arange(tokens.layout.num_cells, device=x.device).expand(x.shape[0], -1)  # token of each cell

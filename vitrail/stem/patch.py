@@ -6,10 +6,9 @@ The length of `patch` sets the number of dimensions: one for sound, two for imag
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Literal
 
 from jaxtyping import Float
-from pydantic import BeforeValidator, Field, PositiveInt
 from torch import Tensor, nn
 
 from vitrail import spec
@@ -22,10 +21,7 @@ class Spec(spec.Spec):
     """The size of a patch, one number per dimension of the input."""
 
     name: Literal["patch"] = "patch"
-    patch: Annotated[tuple[PositiveInt, ...], BeforeValidator(spec.to_pair), Field(min_length=1, max_length=3)] = (
-        16,
-        16,
-    )
+    patch: spec.SizeNd = (16, 16)
 
     @property
     def cell(self) -> tuple[int, ...]:

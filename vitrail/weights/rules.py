@@ -65,6 +65,7 @@ def require(fields: Fields, format_name: str, **required: Any) -> None:
         raise WeightsError(
             f"the {format_name} format has no place for norm_eps.", got=f"{fields['norm_eps']}.", hint="norm_eps=1e-6."
         )
+    require_known_parts(fields, format_name)
     for field, value in required.items():
         if fields.get(field, value) != value:
             raise WeightsError(
@@ -72,6 +73,20 @@ def require(fields: Fields, format_name: str, **required: Any) -> None:
                 got=f"a model with {field}={fields[field]}.",
                 hint=f"{field}={value}, or another format.",
             )
+
+
+def require_known_parts(fields: Fields, format_name: str) -> None:
+    """Refuse what no other project's Vision Transformer has: inputs other than images, attention other than full."""
+    num_dims, attention = len(fields.get("image_size", (0, 0))), fields.get("attention", "full")
+    if num_dims != 2:
+        raise WeightsError(
+            f"the {format_name} format has only models of images.", got=f"a model of inputs of {num_dims} dimensions."
+        )
+    name = attention if isinstance(attention, str) else attention["name"]
+    if name != "full":
+        raise WeightsError(
+            f"the {format_name} format has only full attention.", got=f"attention={name}.", hint="attention=full."
+        )
 
 
 def read(tensors: Mapping[str, Tensor], rules: Iterable[Rule], format_name: str) -> State:

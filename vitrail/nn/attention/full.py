@@ -1,29 +1,38 @@
-"""Full attention: every token attends to every token (Vaswani et al., arXiv 1706.03762, section 3.2).
-
-`forward` uses PyTorch's fused kernel, which never forms the attention matrix. The exception is bfloat16 training on a
-CPU, where explicit matrix products are several times as fast. `weights` computes the matrix for inspection; a contract
-test checks that both agree.
-"""
+"""Full attention: every token attends to every token (Vaswani et al., arXiv 1706.03762, section 3.2)."""
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
+from typing import Literal
+
 from einops import rearrange
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from vitrail import spec
 from vitrail.errors import SpecError
+from vitrail.nn.cache import Cache, extend
+from vitrail.nn.dot_product import attend, attention_weights, check_heads
 from vitrail.tokens import Layout, Tokens
 
-MAX_UNFUSED_TOKENS = 1024  # beyond that, the attention matrix takes too much memory
+
+class Spec(spec.Spec):
+    """Full attention has no settings of its own."""
+
+    name: Literal["full"] = "full"
 
 
 class Attention(nn.Module):
     """Multi-head self-attention; `causal` hides later tokens, `Tokens.mask` hides padding."""
 
     def __init__(
-        self, *, width: int, heads: int, bias: bool = True, causal: bool = False, dropout_rate: float = 0.0
+        self,
+        spec: Spec | None = None,  # noqa: ARG002 - no settings; other attentions have some
+        *,
+        width: int,
+        heads: int,
+        bias: bool = True,
+        causal: bool = False,
+        dropout_rate: float = 0.0,
     ) -> None:
         super().__init__()
         check_heads(width, heads)
@@ -47,6 +56,19 @@ class Attention(nn.Module):
         dropout_rate = self.dropout_rate if self.training else 0.0
         heads = attend(q, k, v, mask=tokens.mask, causal=self.causal, dropout_rate=dropout_rate, fused=self.fused)
         return self.merge(heads)
+
+    def step(self, tokens: Tokens, cache: Cache | None = None) -> tuple[Float[Tensor, "B N D"], Cache]:
+        """Compute the next tokens' outputs, one token or several: those of a causal `forward` over the whole sequence.
+
+        Also returns the cache for the step after this one.
+        """
+        if not self.causal:
+            raise SpecError("only causal attention can decode step by step.", got="causal=False.", hint="causal=True.")
+        q, k, v = self.split(tokens)
+        cache = extend(cache, k, v, tokens.mask)
+        dropout_rate = self.dropout_rate if self.training else 0.0
+        heads = attend(q, cache.k, cache.v, mask=cache.mask, causal=True, dropout_rate=dropout_rate, fused=self.fused)
+        return self.merge(heads), cache
 
     def weights(self, tokens: Tokens, queries: Int64[Tensor, " n"] | None = None) -> Float[Tensor, "B H N N"]:
         """Compute each head's attention from every token (row) to every token (column); rows sum to one.
@@ -75,20 +97,31 @@ class CrossAttention(nn.Module):
         self.proj = nn.Linear(width, width)
         self.proj_drop = nn.Dropout(dropout_rate)
 
+    def split_queries(self, tokens: Tokens) -> Float[Tensor, "B H N E"]:
+        """Compute the queries of each head."""
+        return rearrange(self.q(tokens.x), "B N (H E) -> B H N E", H=self.heads)
+
+    def read(self, context: Tokens) -> Cache:
+        """Compute the context's keys and values, once for any number of steps."""
+        k, v = rearrange(self.kv(context.x), "B M (two H E) -> two B H M E", two=2, H=self.heads)
+        return Cache(k, v, context.mask)
+
     def split(self, tokens: Tokens, context: Tokens) -> tuple[Float[Tensor, "B H _ E"], ...]:
         """Compute each head's queries from the tokens, and its keys and values from the context."""
-        q = rearrange(self.q(tokens.x), "B N (H E) -> B H N E", H=self.heads)
-        k, v = rearrange(self.kv(context.x), "B M (two H E) -> two B H M E", two=2, H=self.heads)
-        return q, k, v
+        k, v, _ = self.read(context)
+        return self.split_queries(tokens), k, v
 
     def merge(self, heads: Float[Tensor, "B H N E"]) -> Float[Tensor, "B N D"]:
         """Concatenate the heads' outputs and project them."""
         return self.proj_drop(self.proj(rearrange(heads, "B H N E -> B N (H E)")))
 
     def forward(self, tokens: Tokens, context: Tokens) -> Float[Tensor, "B N D"]:
-        q, k, v = self.split(tokens, context)
-        dropout_rate = self.dropout_rate if self.training else 0.0
-        return self.merge(attend(q, k, v, mask=context.mask, dropout_rate=dropout_rate))
+        return self.step(tokens, self.read(context))
+
+    def step(self, tokens: Tokens, context: Cache) -> Float[Tensor, "B N D"]:
+        """`forward` with a context that `read` has read."""
+        q, dropout_rate = self.split_queries(tokens), self.dropout_rate if self.training else 0.0
+        return self.merge(attend(q, context.k, context.v, mask=context.mask, dropout_rate=dropout_rate))
 
     def weights(self, tokens: Tokens, context: Tokens) -> Float[Tensor, "B H N M"]:
         """Compute each head's attention from every token (row) to every context token (column); rows sum to one."""
@@ -96,78 +129,8 @@ class CrossAttention(nn.Module):
         return attention_weights(q, k, mask=context.mask)
 
 
-def attend(
-    q: Float[Tensor, "B H N E"],
-    k: Float[Tensor, "B H M E"],
-    v: Float[Tensor, "B H M E"],
-    *,
-    mask: Bool[Tensor, "B M"] | None = None,
-    causal: bool = False,
-    dropout_rate: float = 0.0,
-    fused: bool | None = None,
-) -> Float[Tensor, "B H N E"]:
-    """softmax(q k' / sqrt(E)) v, by the fused kernel unless its backward pass is slow (see `_write_out`)."""
-    if mask is None and not causal and not dropout_rate and _write_out(q, fused):
-        # Copies, because oneDNN's bfloat16 products need contiguous rows.
-        q, k, v = (q * q.shape[-1] ** -0.5).contiguous(), k.contiguous(), v.contiguous()
-        return (q @ k.transpose(-2, -1)).softmax(dim=-1) @ v
-    if mask is None:
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_rate, is_causal=causal)
-    visible = _visible(q, k, mask, causal)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout_rate)
-
-
-def _write_out(q: Tensor, fused: bool | None) -> bool:
-    """Whether to write the products out: only where there is a gradient, and few enough tokens for the matrix.
-
-    Whoever has measured says so by `fused`. Else it is done in bfloat16 on CPUs, where the fused kernel's gradient was
-    2 to 6 times slower (benchmarks/attention.py).
-    """
-    if not q.requires_grad or q.shape[-2] > MAX_UNFUSED_TOKENS:
-        return False
-    return not fused if fused is not None else q.device.type == "cpu" and q.dtype == torch.bfloat16
-
-
 def set_fused(model: nn.Module, *, fused: bool) -> None:
-    """Let all self-attention of a model train with the fused kernel, or written out."""
+    """Let all self-attention of a model, of any kind, train with the fused kernel or written out."""
     for module in model.modules():
-        if isinstance(module, Attention):
-            module.fused = fused
-
-
-def attention_weights(
-    q: Float[Tensor, "B H N E"],
-    k: Float[Tensor, "B H M E"],
-    *,
-    mask: Bool[Tensor, "B M"] | None = None,
-    causal: bool = False,
-    queries: Int64[Tensor, " n"] | None = None,
-) -> Float[Tensor, "B H N M"]:
-    """softmax(q k' / sqrt(E)) as a matrix; a query without visible keys gets zeros, as in the fused kernel."""
-    visible = _visible(q, k, mask, causal)
-    if queries is not None:
-        q = q[..., queries, :]
-        visible = visible if visible is None or visible.shape[-2] == 1 else visible[..., queries, :]
-    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
-    if visible is None:
-        return scores.softmax(dim=-1)
-    weights = scores.masked_fill(~visible, -torch.inf).softmax(dim=-1)
-    return torch.where(visible.any(dim=-1, keepdim=True), weights, 0.0)
-
-
-def _visible(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool) -> Bool[Tensor, "B _ N M"] | None:
-    """Return which keys each query may attend to, or None for all of them."""
-    visible = None if mask is None else rearrange(mask, "B M -> B 1 1 M")
-    if causal:
-        earlier = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
-        visible = earlier if visible is None else visible & earlier
-    return visible
-
-
-def check_heads(width: int, heads: int) -> None:
-    """Reject a number of heads that does not divide the width."""
-    if heads < 1 or width % heads:
-        divisors = [str(n) for n in range(1, min(width, 32) + 1) if width % n == 0]
-        raise SpecError(
-            "heads must divide width.", got=f"heads={heads}, width={width}.", hint=f"heads={', '.join(divisors)}."
-        )
+        if hasattr(module, "fused"):
+            module.fused = fused  # type: ignore[assignment]

@@ -160,6 +160,7 @@ def write(state: Mapping[str, Tensor], fields: Fields) -> State:
             got="a model with a ResNet stem.",
             hint="--to timm or --to google.",
         )
+    rules.require_known_parts(fields, "transformers")
     family = family_of(state)
     if family in ("vit", "deit", "dinov2", "dinov2_with_registers"):
         rules.require(fields, "transformers", pool="token", position="learned", norm_after_pool=False, class_token=True)
