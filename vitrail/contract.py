@@ -123,6 +123,14 @@ class Objective(nn.Module):
     COUPLED: ClassVar[bool] = False
     """Whether the loss of a sample depends on the others, so that a batch must not be split into parts."""
 
+    rank: int = 0
+    """The number of this process among those that train together."""
+    gather: Callable[[Tensor], Tensor] = staticmethod(lambda features: features)
+    """Concatenates the features of all processes in the order of ranks, with gradients; for coupled objectives.
+
+    Training sets it once all processes are connected: before, speed is measured by one of them alone.
+    """
+
     @property
     def metric(self) -> Metric:
         """What `score` measures."""

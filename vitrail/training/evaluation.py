@@ -46,7 +46,7 @@ def infer(
 ) -> Answers:
     """Compute the answers for all samples of a loader; every process gets all of them.
 
-    Each batch has its own seed, so that an objective that draws at random, such as a mask, draws the same every time.
+    Each batch has its own seed, so that an objective that draws at random, draws the same every time.
     """
     was_training = learner.training
     learner.eval()

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.machine import PAYS, bfloat16_is_faster, fastest
+from vitrail.machine import CLEARLY, bfloat16_is_faster, fastest
 from vitrail.training import shard
 from vitrail.training.learner import OBJECTIVE, Learner
 
@@ -115,7 +115,7 @@ def choose_muon_dtype(matrices: Sequence[Tensor]) -> torch.dtype:
     plain, short = (
         fastest(partial(orthogonalise, matrices, dtype), device) for dtype in (torch.float32, torch.bfloat16)
     )
-    return torch.bfloat16 if plain > PAYS * short else torch.float32
+    return torch.bfloat16 if plain > CLEARLY * short else torch.float32
 
 
 def count_layers(names: Sequence[str]) -> dict[str, int]:

@@ -10,8 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from vitrail.training.learner import Learner
 
-def shard_learner(learner: nn.Module) -> nn.Module:
+
+def shard_learner(learner: Learner) -> Learner:
     """Return a copy of the learner sharded over the processes; FSDP2 gathers it block by block when it is used."""
     from torch.distributed.fsdp import fully_shard
 

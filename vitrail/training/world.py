@@ -20,8 +20,10 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from vitrail.batch import Fields
+from vitrail.contract import Objective
 from vitrail.errors import SpecError, TrainError, VitrailError, brief
 from vitrail.training import shard as sharding
+from vitrail.training.learner import Learner
 
 T = TypeVar("T")
 CALLS = count()  # numbers the calls of `fail_together`, alike on every process
@@ -193,17 +195,44 @@ def check_can_shard() -> None:
         )
 
 
-def distribute(learner: nn.Module, world: World, example: Callable[[], Fields], *, shard: bool) -> nn.Module:
+class _Gather(torch.autograd.Function):
+    """Concatenates the tensors of all processes; gradients from all of them flow back to each."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, world: World) -> Tensor:  # type: ignore[override]
+        ctx.world = world
+        parts = [torch.empty_like(features) for _ in range(world.size)]
+        dist.all_gather(parts, features.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        gradient = gradient.contiguous().clone()
+        dist.all_reduce(gradient)
+        return gradient.chunk(ctx.world.size)[ctx.world.rank], None
+
+
+def connect(objective: Objective, world: World) -> None:
+    """Let a coupled objective see the features of all processes."""
+    if world.size > 1:
+        objective.rank = world.rank
+        objective.gather = lambda features: _Gather.apply(features, world)  # type: ignore[no-untyped-call]
+
+
+def distribute(learner: Learner, world: World, example: Callable[[], Fields], *, shard: bool) -> nn.Module:
     """Wrap a learner for DDP, or shard a copy of it with FSDP2; return it unchanged for a single process.
 
     `example` returns the fields of any batch.
     """
     if shard:
-        return sharding.shard_learner(learner)
+        sharded = sharding.shard_learner(learner)
+        connect(sharded.objective, world)
+        return sharded
     if world.size == 1:
         return learner
     from torch.nn.parallel import DistributedDataParallel
 
+    connect(learner.objective, world)
     device_ids = [world.device.index] if world.device.type == "cuda" else None
     wrapped = DistributedDataParallel(learner, device_ids=device_ids, gradient_as_bucket_view=True)
     # DDP rebuilds its gradient buckets after the first step, which changes the order of sums over three or more
