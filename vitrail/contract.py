@@ -6,7 +6,7 @@ a batch to a loss per sample, and scores the answers on validation data. Trainin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -94,15 +94,27 @@ class Classifier(Model):
             )
         return self.about.preprocess
 
+    @preprocess.setter
+    def preprocess(self, preprocess: Preprocess) -> None:
+        self.describe(preprocess=preprocess)
+
     @property
     def labels(self) -> tuple[str, ...]:
         """The names of the classes, in the order of the outputs; empty if unknown."""
         return self.about.labels
 
+    @labels.setter
+    def labels(self, labels: Sequence[str]) -> None:
+        self.describe(labels=tuple(labels))
+
     @property
     def calibration(self) -> Calibration:
         """How outputs become probabilities."""
         return self.about.calibration
+
+    @calibration.setter
+    def calibration(self, calibration: Calibration) -> None:
+        self.describe(calibration=calibration)
 
     @property
     def changes(self) -> tuple[str, ...]:

@@ -289,7 +289,7 @@ def test_one_process_cannot_shard(tmp_path: Path) -> None:
 
 def test_batches_that_cannot_be_split_evenly_are_refused_on_resuming(tmp_path: Path) -> None:
     loader = type("Loader", (), {"batch_size": 63, "world": 3})
-    with pytest.raises(RunError, match=r"64 images per batch, which cannot be split evenly[\s\S]*3 processes"):
+    with pytest.raises(RunError, match=r"64 samples per batch, which cannot be split evenly[\s\S]*3 processes"):
         task.check_batch_size(loader, 64)
 
 

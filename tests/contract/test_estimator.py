@@ -203,7 +203,7 @@ def test_a_run_is_kept_only_with_run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with monkeypatch.context() as patch:
-        patch.delattr("vitrail.verbs.train.write_report")  # no report for a temporary run
+        patch.delattr("vitrail.kind.classification.write_report")  # no report for a temporary run
         clone(HASTY).fit(pixels, labels)
     assert list(tmp_path.iterdir()) == []
     kept = clone(HASTY).set_params(run="kept").fit(pixels, labels)

@@ -63,7 +63,7 @@ def test_a_failing_report_does_not_cost_the_model(home: Path, monkeypatch: pytes
         raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
-        patch.setattr("vitrail.verbs.train.write_report", fails)
+        patch.setattr("vitrail.kind.classification.write_report", fails)
         with pytest.raises(ZeroDivisionError):
             learn(home / "data", home / "failed", "steps=2")
     assert load(home / "failed").labels == ("blue", "green", "red")
