@@ -87,10 +87,11 @@ def save_package(build: Build, out: Path, images: ExportImages, proof: dict[str,
     write_golden(folder, build.model.preprocess, pixels, build.logits[:NUM_GOLDEN])
     (folder / PROOF).write_text(json.dumps(proof, indent=2) + "\n", encoding="utf-8")
     (folder / "README.md").write_text(_readme(build, proof), encoding="utf-8")
+    umask = get_umask(folder)
     for file in folder.iterdir():
-        file.chmod(0o666 & ~get_umask())
+        file.chmod(0o666 & ~umask)
         sync_file(file)
-    folder.chmod(0o777 & ~get_umask())
+    folder.chmod(0o777 & ~umask)
     sync_folder(folder)
     earlier = folder.parent / "earlier"  # removed with the temporary folder once the new export is in place
     _check_replaceable(out)  # again: it may have changed during the export
