@@ -115,11 +115,13 @@ def build(spec: Spec) -> Any:
 
 
 class _SkipInit(TorchFunctionMode):
-    """Skips initialisers: meta tensors have no storage to fill, and going through the motions takes time."""
+    """Skips initialisers of meta tensors: they have no storage to fill, and going through the motions takes time."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__module__", None) == "torch.nn.init" or getattr(func, "__name__", "") in IN_PLACE:
-            return args[0] if args else (kwargs or {})["tensor"]
+            tensor = args[0] if args else (kwargs or {}).get("tensor")
+            if isinstance(tensor, torch.Tensor) and tensor.is_meta:
+                return tensor
         return func(*args, **(kwargs or {}))
 
 
