@@ -107,7 +107,7 @@ class Table:
             counts = self.starts[chosen + 1] - self.starts[chosen]
             starts = np.concatenate([[0], np.cumsum(counts)])
             labels = np.concatenate(
-                [self.labels[self.starts[row] : self.starts[row + 1]] for row in chosen] or [labels]
+                [self.labels[:0], *(self.labels[self.starts[row] : self.starts[row + 1]] for row in chosen)]
             )
         return replace(
             self,
