@@ -33,7 +33,9 @@ class PlainCommand(TyperCommand):
         for title, kind in (("Arguments", "argument"), ("Options", "option")):
             params = [each for each in self.get_params(ctx) if each.param_type_name == kind]
             records = [record for record in (each.get_help_record(ctx) for each in params) if record is not None]
-            rows = [(_name_value(name) if kind == "option" else name.partition(" <")[0], text) for name, text in records]
+            rows = [
+                (_name_value(name) if kind == "option" else name.partition(" <")[0], text) for name, text in records
+            ]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)

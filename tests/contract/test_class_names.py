@@ -35,7 +35,10 @@ def test_an_exact_name_is_not_ambiguous() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("corgi", r"2 classes contain this name\.\n  Got 'corgi'\.\n  Try Pembroke Welsh corgi, Cardigan Welsh corgi\."),
+        (
+            "corgi",
+            r"2 classes contain this name\.\n  Got 'corgi'\.\n  Try Pembroke Welsh corgi, Cardigan Welsh corgi\.",
+        ),
         ("corgy", r"no class has this name\.\n  Got 'corgy'\.\n  Try Pembroke Welsh corgi, Cardigan Welsh corgi\."),
         ("Persien cat", r"Try Persian cat"),
         ("5", r"no class has this number\.\n  Got 5\.\n  Try a number from 0 to 4\."),

@@ -71,5 +71,10 @@ def test_help_reads_plainly(verb: str) -> None:
 def test_help_of_arguments_and_options() -> None:
     shown = CliRunner().invoke(build_app(), ["explain", "--help"]).stdout
     assert re.search(r"explain \[OPTIONS\] MODEL IMAGE\.\.\.\n", shown)
-    for line in (r"IMAGE\.\.\. +Images, folders", "--top N +How many", "--out PATH +The folder", "--class TEXT +A class"):
+    for line in (
+        r"IMAGE\.\.\. +Images, folders",
+        "--top N +How many",
+        "--out PATH +The folder",
+        "--class TEXT +A class",
+    ):
         assert re.search(rf"^  {line}", shown, flags=re.MULTILINE), line

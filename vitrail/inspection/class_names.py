@@ -30,7 +30,9 @@ def class_index(name: str | int, labels: Sequence[str]) -> int:
             "no class has this number.", got=f"{name}.", hint=f"a number from 0 to {len(labels) - 1}."
         )
     by_label = [index for index, each in enumerate(names) if wanted and wanted in each[0]]
-    containing = by_label or [index for index, each in enumerate(names) if wanted and any(wanted in one for one in each)]
+    containing = by_label or [
+        index for index, each in enumerate(names) if wanted and any(wanted in one for one in each)
+    ]
     if len(containing) == 1:
         return containing[0]
     if containing:

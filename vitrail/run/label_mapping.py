@@ -41,10 +41,10 @@ def map_classes(network: Any, source: Source, model: str) -> dict[str, int]:
 
 def imagenet_numbers(network: Any) -> list[int]:
     """ImageNet's number of each class of a model that has ImageNet's classes or some of them, by their names."""
-    labels = getattr(network, "labels", None)
+    labels: tuple[str, ...] = tuple(getattr(network, "labels", None) or ())
     if not labels and network.spec.num_classes == NUM_IMAGENET:
         return list(range(NUM_IMAGENET))
-    foreign = next((label for label in labels or () if not _is_imagenet_class(label, len(labels))), None)
+    foreign = next((label for label in labels if not _is_imagenet_class(label, len(labels))), None)
     if not labels or foreign is not None:
         raise DataError(
             "ReaL labels need a model with ImageNet's classes.",

@@ -148,7 +148,7 @@ def _open_network(model: str | Path, weights: str | Path | None, source: Source)
 
 
 def _real_accuracy(predicted: Sequence[int], real_labels: Sequence[set[int]]) -> float | None:
-    """How often the predicted class, by ImageNet's number, is one of the ReaL labels; images without any don't count."""
+    """How often the predicted class (ImageNet's number) is one of the ReaL labels; images without any do not count."""
     hits = [index in labels for index, labels in zip(predicted, real_labels, strict=True) if labels]
     return sum(hits) / len(hits) if hits else None
 
