@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from vitrail.errors import printable
+from vitrail.percent import percent
 from vitrail.training.view import StepStatus
 
 LINE_SECONDS = 10.0
@@ -41,15 +42,15 @@ class LineView:
             return
         self.last = time.monotonic()
         self.say(
-            f"{status.done:4.0%}  step {status.step:,}  epoch {status.epoch:.1f}  loss {status.loss:.3f}  "
+            f"{percent(status.done, 0):>5}  step {status.step:,}  epoch {status.epoch:.1f}  loss {status.loss:.3f}  "
             f"{status.images_per_second:,.0f} images/s  {duration(status.seconds_left)} left{self.best}"
         )
 
     def show_score(self, step: int, score: float, best: float, metric: str) -> None:
         """Print the validation score, and that of the weights saved as best (the loss counts in that choice too)."""
         name = "accuracy" if metric == "top1" else "mean average precision"
-        self.best = f"  best {best:.2%}"
-        self.say(f"      step {step:,}: {name} {score:.2%} on validation images (best {best:.2%})")
+        self.best = f"  best {percent(best, 2)}"
+        self.say(f"      step {step:,}: {name} {percent(score, 2)} on validation images (best {percent(best, 2)})")
 
     def progress(self, label: str, done: int, total: int) -> None:
         """Print progress of anything but training steps."""

@@ -103,7 +103,7 @@ def test_finished(bench: Bench) -> None:
     code, output = bench.ends("calm")
     assert code == 0
     assert "This run has already finished" in output
-    assert re.search(r"accuracy \d+\.\d+% on 16 validation images", output)
+    assert re.search(r"accuracy \d+\.\d+ % on 16 validation images", output)
     lock = str(bench.place / "calm" / ".lock")
     assert {**fingerprint(bench.place / "calm"), lock: ()} == {**before, lock: ()}
 

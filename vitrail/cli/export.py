@@ -19,6 +19,7 @@ from vitrail.console import (
     remark,
 )
 from vitrail.errors import SpecError
+from vitrail.percent import percent
 
 FormatOption = Annotated[
     Literal["onnx", "openvino", "pt2"] | None, typer.Option(help="onnx unless --best chooses another.")
@@ -140,7 +141,7 @@ def _row(row: dict[str, Any]) -> list[str]:
         return [name, "not tried" if row["refused"].startswith("not tried") else "rejected", *[""] * 6]
     return [
         name,
-        f"{row['agreement']:.2%}",
+        percent(row["agreement"], 2),
         f"{row['max_logit_diff']:.2g}",
         _percent(row["top1_after"]),
         f"{row['latency_ms']:.1f}",
@@ -151,4 +152,4 @@ def _row(row: dict[str, Any]) -> list[str]:
 
 
 def _percent(value: float | None) -> str:
-    return "" if value is None else f"{value:.2%}"
+    return "" if value is None else percent(value, 2)

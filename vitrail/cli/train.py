@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from vitrail.console import DataArgument, DataDirOption, JsonFlag, QuietFlag, print_json
+from vitrail.percent import percent, percent_range
 from vitrail.progress import duration, progress_view
 
 SettingsArgument = Annotated[
@@ -110,14 +111,14 @@ def _print_result(result: Any, *, scores: bool) -> None:
         if score:
             name = "accuracy" if "top1" in score else "mean average precision"
             value = score.get("top1", score.get("map", 0.0))
-            interval = " (95 % interval {:.2%} to {:.2%})".format(*score["interval"]) if "interval" in score else ""
+            interval = f" (95 % interval {percent_range(score['interval'], 2)})" if "interval" in score else ""
             images = "training images, by cross-validation" if score.get("cross_validated") else f"{split} images"
-            print(f"{name} {value:.2%} on {score['n']:,} {images}{interval}")
+            print(f"{name} {percent(value, 2)} on {score['n']:,} {images}{interval}")
     if result.folds:
         folds = result.folds
         print(
-            f"out of fold: {folds['mean']:.2%} on average over {folds['k']} folds, standard deviation "
-            f"{folds['spread']:.2%}, {folds['n']:,} images, {duration(folds['seconds'])}; "
+            f"out of fold: {percent(folds['mean'], 2)} on average over {folds['k']} folds, standard deviation "
+            f"{percent(folds['spread'], 2)}, {folds['n']:,} images, {duration(folds['seconds'])}; "
             f"labels that may be wrong: {folds['suspects']:,}"
         )
     steps = f"{result.steps:,} steps in " if result.steps else ""

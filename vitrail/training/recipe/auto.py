@@ -15,6 +15,7 @@ from typing import Any
 
 from vitrail.adapt import HEADS
 from vitrail.data.augment import Augment
+from vitrail.percent import percent
 from vitrail.spec import FinitePositive, PartialFraction
 from vitrail.training.baseline import fit_baseline
 from vitrail.training.evaluation import Z_ONE_SIDED_95, compute_score, paired_gain
@@ -48,11 +49,12 @@ def train(task: Task) -> Outcome:
     probe_outcome = probe.make_outcome(task, fitted)
     multi_label = task.splits.multi_label
     before = compute_score(probe_outcome.val, multi_label=multi_label)
-    task.view.say(f"The probe reaches {before.value:.2%} on validation images. Now fine-tuning from it.")
+    task.view.say(f"The probe reaches {percent(before.value, 2)} on validation images. Now fine-tuning from it.")
     tuned = tune(task, probe_outcome)
     after = compute_score(tuned.val, multi_label=multi_label)
     gain, noise = paired_gain(probe_outcome.val, tuned.val, multi_label=multi_label)
-    scores = f"{after.value:.2%} against {before.value:.2%}; calibrated loss lower by {gain:.3f} +- {noise:.3f}"
+    scores = f"{percent(after.value, 2)} against {percent(before.value, 2)}; "
+    scores += f"calibrated loss lower by {gain:.3f} +- {noise:.3f}"
     if gain > Z_ONE_SIDED_95 * noise and after.value >= before.value:
         return tuned._replace(notes=(*probe_outcome.notes, *tuned.notes, f"Fine-tuning was better: {scores}."))
     note = f"Fine-tuning was not significantly better ({scores}), so the probe is used"
@@ -77,11 +79,11 @@ def train_from_scratch(task: Task) -> Outcome:
         return scratch.train(task)
     multi_label = task.splits.multi_label
     before = compute_score(baseline.val, multi_label=multi_label)
-    task.view.say(f"Baseline (logistic regression on pixels): {before.value:.2%} on validation images.")
+    task.view.say(f"Baseline (logistic regression on pixels): {percent(before.value, 2)} on validation images.")
     trained = scratch.train(task)
     after = compute_score(trained.val, multi_label=multi_label)
     gain, noise = paired_gain(trained.val, baseline.val, multi_label=multi_label)
-    scores = f"{before.value:.2%} on validation images against {after.value:.2%}"
+    scores = f"{percent(before.value, 2)} on validation images against {percent(after.value, 2)}"
     if gain > Z_ONE_SIDED_95 * noise and before.value >= after.value:
         note = f"Logistic regression on pixels is better than the model trained from scratch ({scores}), so it is used."
         task.view.say(f"{note} More minutes, more images or --weights may change that.")
