@@ -126,7 +126,7 @@ def _readme(build: Build, proof: dict[str, Any]) -> str:
 def _summary(build: Build, proof: dict[str, Any]) -> str:
     """How it was exported, and how it differs from the original model."""
     rows, columns = proof["size"]
-    sentences = [f"Exported by `vitrail export`, proven on {proof['origin']}."]
+    sentences = [f"Exported by `vitrail export`, verified on {proof['origin']}."]
     if build.float_layers:
         sentences.append(f"{len(build.float_layers)} layers stay in float: {', '.join(build.float_layers)}.")
     any_size = ", or any size that the patch size divides" if proof["dynamic"] else ""
