@@ -179,8 +179,8 @@ def check_split(name: str, splits: tuple[str, ...], origin: str) -> None:
         listed = ", ".join(splits)
         raise DataError(
             f"{origin} has no split {name!r}.",
-            got=f"the splits {listed}." if listed else "data without splits.",
-            hint=f"{listed}." if listed else "adding folders train, val and test, or leaving out the split.",
+            got=f"data with the splits {listed}." if listed else "data without splits.",
+            hint="" if listed else "adding folders train, val and test, or leaving out the split.",
         )
 
 

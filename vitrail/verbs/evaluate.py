@@ -156,7 +156,7 @@ def _real_accuracy(predicted: Sequence[int], real_labels: Sequence[set[int]]) ->
 def _read_real(path: Path) -> list[set[int]]:
     """Read the ReaL labels (arXiv 2006.07159) of ImageNet's 50,000 validation images."""
     if not path.is_file():
-        raise DataError(f"there is no file {path}.", got="a path that does not exist.", hint="the file of ReaL labels.")
+        raise DataError(f"there is no file {path}.", hint="real.json of the ReaL labels.")
     try:
         table: Any = json.loads(path.read_text(encoding="utf-8"))
         return [set(row) for row in table]
