@@ -300,7 +300,7 @@ def test_no_torch_for_help(workplace: Path) -> None:
         (["explain", DEIT, "nowhere.jpg", *WEIGHTS], "DataError: nowhere.jpg cannot be read"),
         (["explain", DEIT, "cut.jpg", *WEIGHTS], "DataError: cut.jpg"),
         (["explain", DEIT, "empty", *WEIGHTS], "DataError: there are no images in empty"),
-        (["explain", DEIT, "dog.jpg", "--class", "dragon", *WEIGHTS], "UnknownNameError: no class has this name"),
+        (["explain", DEIT, "dog.jpg", "--class", "dragon", *WEIGHTS], "UnknownNameError: 2 classes contain this name"),
         (["explain", DEIT, "dog.jpg", "--method", "magic", *WEIGHTS], "UnknownNameError: no method has this name"),
         (["explain", DEIT, "dog.jpg", "--out", "cut.jpg", *WEIGHTS], "InspectionError: cut.jpg is not a folder"),
         (["explain", "B_16", "dog.jpg"], "WeightsError: B_16 is a model without weights"),
