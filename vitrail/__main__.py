@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 import warnings
+from typing import Any
 
 import typer
+from typer.core import TyperCommand
 
 from vitrail import __version__, plug
 from vitrail.errors import VitrailError
@@ -15,6 +18,32 @@ from vitrail.errors import VitrailError
 COMMANDS = "vitrail.cli"
 INTERRUPTED = 130
 CLOSED_PIPE = 141  # the reader left, as with `| head`: 128 + SIGPIPE, like other tools
+VALUES = {"str": "TEXT", "list[str]": "TEXT", "path": "PATH", **dict.fromkeys(("int", "float"), "N")}
+
+
+class PlainCommand(TyperCommand):
+    """A command whose help names values as other tools do: DATA, N and PATH, not {DATA}, <int range> and <path>."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The words of the usage line."""
+        return [re.sub(r"\{(.*?)(?:\.\.\.)?\}", r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments and the options."""
+        for title, kind in (("Arguments", "argument"), ("Options", "option")):
+            params = [each for each in self.get_params(ctx) if each.param_type_name == kind]
+            records = [record for record in (each.get_help_record(ctx) for each in params) if record is not None]
+            rows = [
+                (_name_value(name) if kind == "option" else name.partition(" <")[0], text) for name, text in records
+            ]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+def _name_value(option: str) -> str:
+    """An option as the help shows it, with a plain name for its value."""
+    return re.sub(r"<(.*)>", lambda match: VALUES.get(match[1].removesuffix(" range"), match[1]), option)
 
 
 def build_app() -> typer.Typer:
@@ -35,7 +64,7 @@ def build_app() -> typer.Typer:
             raise typer.Exit
 
     for name in plug.entries(COMMANDS):
-        app.command(name)(plug.load(COMMANDS, name).command)
+        app.command(name, cls=PlainCommand)(plug.load(COMMANDS, name).command)
     return app
 
 

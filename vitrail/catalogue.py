@@ -28,6 +28,8 @@ from vitrail.weights.source import Weights, load_weights
 
 MODELS = "vitrail.model"
 IN_PLACE = {"normal_", "uniform_", "zero_", "fill_", "erfinv_", "mul_", "add_", "clamp_"}  # used by initialisers
+NOT_IN_TIMM = ("_mu_", "_conv", "linear_")  # parts of names
+TIMM_DEFAULTS = ("vit_base_patch16_224", "deit_base_distilled_patch16_224")
 logger = logging.getLogger("vitrail")
 
 
@@ -87,11 +89,22 @@ def _pages() -> dict[str, dict[str, Any]]:
 def timm_name(name: str, spec: Any) -> str:
     """Return the name under which timm builds a model: its own if timm has it, else one of the same architecture.
 
-    The latter takes its size, patch and pooling as arguments.
+    The latter takes its size, patch and pooling as arguments. The name is empty if timm has no such architecture.
     """
-    if getattr(getattr(spec, "stem", None), "name", "") != "patch" or (name in _checkpoints() and "_mu_" not in name):
-        return name
-    return "deit_base_distilled_patch16_224" if spec.distilled else "vit_base_patch16_224"
+    if getattr(spec, "distilled", False) and (spec.registers or spec.position != "learned"):
+        return ""
+    listed = [each for each in _checkpoints() if not any(part in each for part in NOT_IN_TIMM)]
+    preferred = [each for each in (name, *TIMM_DEFAULTS) if each in listed]
+    names = (each for each in (*preferred, *listed) if _timm_constants(spec_named(each)) == _timm_constants(spec))
+    return next(names, "")
+
+
+def _timm_constants(spec: Any) -> tuple[Any, ...]:
+    """Return what timm's arguments cannot change: the sizes of a ResNet, and whether there is a distillation token."""
+    stem = getattr(spec, "stem", None)
+    if stem is None:
+        return type(spec), getattr(spec, "layers", ()), getattr(spec, "factor", 0)
+    return type(spec), stem if stem.name == "hybrid" else stem.name, spec.distilled, spec.attention
 
 
 def spec_named(name: str) -> Any:
@@ -118,11 +131,13 @@ def build(spec: Spec) -> Classifier:
 
 
 class _SkipInit(TorchFunctionMode):
-    """Skips initialisers: meta tensors have no storage to fill, and going through the motions takes time."""
+    """Skips initialisers of meta tensors: they have no storage to fill, and going through the motions takes time."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__module__", None) == "torch.nn.init" or getattr(func, "__name__", "") in IN_PLACE:
-            return args[0] if args else (kwargs or {})["tensor"]
+            tensor = args[0] if args else (kwargs or {}).get("tensor")
+            if isinstance(tensor, torch.Tensor) and tensor.is_meta:
+                return tensor
         return func(*args, **(kwargs or {}))
 
 
@@ -138,7 +153,7 @@ def create_model(
     *,
     weights: str | Path | None = None,
     channel_rule: ChannelRule = "sum",
-    weights_grid: tuple[int, int] | None = None,
+    weights_grid: tuple[int, ...] | None = None,
     **fields: Any,
 ) -> Classifier:
     """Create a model by name or specification; `fields` override those of the specification.

@@ -30,10 +30,10 @@ def atomic_write(path: Path, error_type: type[VitrailError]) -> Iterator[Path]:
         part = temporary_dir / path.name
         yield part
         sync_file(part)
-        part.chmod(0o666 & ~get_umask())
+        part.chmod(0o666 & ~get_umask(temporary_dir))
         part.replace(path)
         sync_folder(path.parent)
-    except (OSError, RuntimeError, SafetensorError) as error:
+    except (OSError, SafetensorError) as error:
         raise error_type(
             f"{path} cannot be written.", got=brief(error), hint="freeing disk space, or another folder."
         ) from None
@@ -75,8 +75,15 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def get_umask() -> int:
-    """Return the permission bits that new files do not get."""
-    current = os.umask(0)
-    os.umask(current)
-    return current
+def get_umask(folder: Path) -> int:
+    """Return the permission bits that new files do not get, as a new file in this folder shows.
+
+    `os.umask` can only be read by changing it, for all threads: what they write meanwhile would be open to everybody.
+    """
+    probe = folder / ".umask"
+    handle = os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o777)
+    try:
+        return 0o777 & ~os.fstat(handle).st_mode
+    finally:
+        os.close(handle)
+        probe.unlink()

@@ -10,6 +10,7 @@ from typing import Any
 
 from vitrail.errors import printable
 from vitrail.metric.score import Score
+from vitrail.percent import percent
 from vitrail.training.view import StepStatus
 
 LINE_SECONDS = 10.0
@@ -42,7 +43,7 @@ class LineView:
             return
         self.last = time.monotonic()
         self.say(
-            f"{status.done:4.0%}  step {status.step:,}  epoch {status.epoch:.1f}  loss {status.loss:.3f}  "
+            f"{percent(status.done, 0):>5}  step {status.step:,}  epoch {status.epoch:.1f}  loss {status.loss:.3f}  "
             f"{status.samples_per_second:,.0f}/s  {duration(status.seconds_left)} left{self.best}"
         )
 

@@ -6,7 +6,7 @@ import difflib
 import json
 import numbers
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, SerializeAsAny, ValidationError
@@ -63,11 +63,13 @@ class Spec(BaseModel):
                 raise SpecError("an override is written key=value.", got=f"{word!r}.", hint=f"{word or 'key'}=VALUE.")
             *parts, last = key.split(".")
             target = fields
+            spec: object = self
             for part in parts:
+                spec = getattr(spec, part, None)
                 target = target.get(part) if isinstance(target, dict) else None  # type: ignore[assignment]
                 if not isinstance(target, dict):
                     raise SpecError(f"{part!r} in {key} has no fields.", got=f"{word!r}.")
-            target[last] = _read_yaml(value)
+            target[last] = _read_word(value, spec, last)
         return type(self).parse(fields)
 
     def to_yaml(self) -> str:
@@ -116,6 +118,22 @@ def _read_yaml(text: str) -> Any:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SpecError("this is not valid YAML.", got=brief(error)) from None
+
+
+def _read_word(text: str, spec: object, name: str) -> Any:
+    """Read the value of a field on the command line as YAML; `on` and the like stay words where the field has words."""
+    value = _read_yaml(text)
+    field = type(spec).model_fields.get(name) if isinstance(spec, Spec) else None
+    return text.strip() if isinstance(value, bool) and field and _takes_only_words(field.annotation) else value
+
+
+def _takes_only_words(annotation: Any) -> bool:
+    """Whether a type is a Literal of strings, or a union of such with None."""
+    parts = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return all(isinstance(part, str) for part in parts)
+    choices = [part for part in parts if part is not type(None)]
+    return bool(choices) and all(_takes_only_words(part) for part in choices)
 
 
 def _plain(value: object) -> object:

@@ -83,8 +83,8 @@ def test_the_page_opens_anywhere(
 
 def test_hovering_shows_what_a_patch_attends_to(chromium: Browser, pages: dict[str, Path], messages: list[str]) -> None:
     page = open_page(chromium, pages["vit"], messages)
+    page.get_by_role("button", name="Attention", exact=True).click()
     before = canvas_of(page)
-    assert "evidence for the selected class" in page.inner_text("#caption")
     box = page.locator("#stage").bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.3)
@@ -101,6 +101,40 @@ def test_hovering_shows_what_a_patch_attends_to(chromium: Browser, pages: dict[s
     assert canvas_of(page) == pinned, "a click pins the patch"
     page.mouse.move(box["x"] - 9, box["y"] - 9)
     assert canvas_of(page) == pinned
+    assert messages == []
+    page.close()
+
+
+def test_pointing_leaves_the_chosen_view(chromium: Browser, pages: dict[str, Path], messages: list[str]) -> None:
+    """The rows below show the attention from the patch under the pointer; only a click switches the view."""
+    page = open_page(chromium, pages["vit"], messages)
+    before, query = canvas_of(page), page.inner_text("#query")
+    box = page.locator("#stage").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.3)
+    assert canvas_of(page) == before
+    assert "evidence for the selected class" in page.inner_text("#caption")
+    assert page.get_by_role("button", name="Relevance").get_attribute("aria-pressed") == "true"
+    assert "patch in row" in page.inner_text("#query")
+    page.mouse.move(box["x"] - 9, box["y"] - 9)
+    assert page.inner_text("#query") == query
+    page.mouse.click(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.3)
+    assert "patch in row" in page.inner_text("#caption")
+    assert page.get_by_role("button", name="Attention", exact=True).get_attribute("aria-pressed") == "true"
+    assert messages == []
+    page.close()
+
+
+def test_the_outputs_of_the_encoder_are_not_shown_as_its_inputs(
+    chromium: Browser, pages: dict[str, Path], messages: list[str]
+) -> None:
+    page = open_page(chromium, pages["vit"], messages)
+    tokens = page.locator("ol.steps li", has=page.get_by_role("heading", name="Tokens"))
+    encoder = page.locator("ol.steps li", has=page.get_by_role("heading", name="Transformer encoder"))
+    assert tokens.locator("canvas").count() == 0
+    assert "after the last block" in encoder.inner_text()
+    assert encoder.locator("canvas").evaluate("(canvas) => [canvas.width, canvas.height]") == [14, 14]
+    assert "after block 1" not in page.inner_text("ol.steps")
     assert messages == []
     page.close()
 

@@ -98,6 +98,7 @@ def test_the_view_follows_the_pointer_and_its_controls(
     expect(page.locator("canvas.view-stage")).to_have_count(2)
     one, said = card(page, "dog1.jpg"), card(page, "dog1.jpg").locator(".view-caption")
     expect(said).to_contain_text(f"evidence for the selected class. {CORGI}")
+    one.get_by_role("button", name="Attention", exact=True).click()
     first, other = canvas_data(page), canvas_data(page, 1)
     one.locator("canvas.view-stage").hover(position={"x": 200, "y": 150})
     expect(said).to_contain_text("The patch in row")

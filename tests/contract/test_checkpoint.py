@@ -332,10 +332,10 @@ def test_differences_are_named(tmp_path: Path) -> None:
     directory.check_same(tmp_path, then, json.loads(json.dumps(then)))
     with pytest.raises(RunError, match="holds another run") as caught:
         directory.check_same(tmp_path, then, {"model": "a", "settings": {"lr": 0.1, "augment": {"mixup": 0.2}}})
-    assert caught.value.got == "settings.augment.mixup 0.2 now, 0.0 then."
+    assert caught.value.got == "augment.mixup: 0.2 requested, 0.0 in the run."
     with pytest.raises(RunError, match="holds another run") as caught:
         directory.check_same(tmp_path, dict.fromkeys("abcde", 1), dict.fromkeys("abcde", 2))
-    assert caught.value.got == "a 2 now, 1 then; b 2 now, 1 then; c 2 now, 1 then; and 2 more."
+    assert caught.value.got == "; ".join(f"{key}: 2 requested, 1 in the run" for key in "abc") + "; and 2 more."
 
 
 def test_json_lines(tmp_path: Path) -> None:

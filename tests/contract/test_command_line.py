@@ -7,8 +7,10 @@ import re
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
 from vitrail import plug
+from vitrail.__main__ import build_app
 
 
 @pytest.mark.parametrize("verb", plug.entries("vitrail.cli"))
@@ -56,3 +58,23 @@ def test_no_folder_hides_a_public_name() -> None:
     import vitrail
 
     assert not {found.name for found in pkgutil.iter_modules(vitrail.__path__)} & set(vitrail.__all__)
+
+
+@pytest.mark.parametrize("verb", plug.entries("vitrail.cli"))
+def test_help_reads_plainly(verb: str) -> None:
+    """Names of values as in other tools: DATA, N and PATH, not {DATA}, <int range> and <list[str]>."""
+    shown = CliRunner().invoke(build_app(), [verb, "--help"]).stdout
+    assert shown.startswith("Usage: ")
+    assert not re.search(r"[{}]|<[a-z]", shown), shown
+
+
+def test_help_of_arguments_and_options() -> None:
+    shown = CliRunner().invoke(build_app(), ["explain", "--help"]).stdout
+    assert re.search(r"explain \[OPTIONS\] MODEL IMAGE\.\.\.\n", shown)
+    for line in (
+        r"IMAGE\.\.\. +Images, folders",
+        "--top N +How many",
+        "--out PATH +The folder",
+        "--class TEXT +A class",
+    ):
+        assert re.search(rf"^  {line}", shown, flags=re.MULTILINE), line

@@ -9,6 +9,7 @@ import torch
 
 from tests.conftest import fill
 from vitrail import create_model, save_weights
+from vitrail.catalogue import on_meta
 from vitrail.errors import SpecError, UnknownNameError, WeightsError
 from vitrail.weights import hub
 from vitrail.weights.tensor_files import read_tensors, write_tensors
@@ -30,6 +31,20 @@ def test_weights_of_the_same_model_load_unchanged(source) -> None:
     image = torch.randn(1, 3, 224, 224)
     assert torch.equal(loaded(image), model(image))
     assert all(parameter.requires_grad and not parameter.is_meta for parameter in loaded.parameters())
+
+
+def test_only_meta_tensors_are_left_alone_while_building_on_the_meta_device() -> None:
+    real = torch.ones(3)
+    with on_meta():
+        real.mul_(3.0).add_(1.0)
+        made = torch.full((2,), 5.0, device="cpu").clamp_(max=2.0)
+        torch.nn.init.zeros_(initialised := torch.ones(2, device="cpu"))
+        meta = torch.nn.Linear(2, 2)
+        torch.nn.init.trunc_normal_(tensor=meta.weight)
+    assert real.tolist() == [4.0] * 3
+    assert made.tolist() == [2.0] * 2
+    assert initialised.tolist() == [0.0] * 2
+    assert meta.weight.is_meta
 
 
 def test_the_file_is_not_needed_after_loading(source) -> None:

@@ -297,26 +297,3 @@ def test_weights_without_a_classifier_are_not_evaluated(small: tuple[Path, Path]
     save_weights(create_model("vit_mu_patch16_224", num_classes=0), tmp_path / "trunk.safetensors")
     with pytest.raises(WeightsError, match=r"have no classifier"):
         evaluate("vit_mu_patch16_224", data, weights=tmp_path / "trunk.safetensors")
-
-
-def test_real_labels_belong_to_imagenet(small: tuple[Path, Path], tmp_path: Path) -> None:
-    weights, data = small
-    (tmp_path / "real.json").write_text("[[0], []]")
-    with pytest.raises(DataError, match=r"ImageNet's validation images"):
-        evaluate("vit_mu_patch16_224", data, weights=weights, real=tmp_path / "real.json")
-    (tmp_path / "real.json").write_text("3")
-    with pytest.raises(DataError, match=r"does not contain ReaL labels"):
-        evaluate("vit_mu_patch16_224", data, weights=weights, real=tmp_path / "real.json")
-
-
-def test_real_labels_are_found_by_number(small: tuple[Path, Path], tmp_path: Path) -> None:
-    """Three images, two of them scored: ReaL ignores those without a label."""
-    weights, data = small
-    for number, old in enumerate(sorted(data.rglob("*.png"))):
-        if number < 3:
-            old.rename(old.with_name(f"ILSVRC2012_val_0000000{number + 1}.png"))
-        else:
-            old.unlink()
-    (tmp_path / "real.json").write_text("[[0, 7], [1], []]")  # all three are black, class 0
-    result = evaluate("vit_mu_patch16_224", data, weights=weights, real=tmp_path / "real.json")
-    assert (result.n, result.top1, result.real_top1) == (3, 1.0, 0.5)

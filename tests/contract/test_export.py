@@ -219,7 +219,7 @@ def test_an_export_that_loses_too_much_is_rejected_and_leaves_no_files(
     with pytest.raises(ExportError, match=r"onnx int8 loses more than 0\.5 points") as rejected:
         export(home / "run", format="onnx", precision="int8", data=home / "data", out=tmp_path / "out" / "it", **QUICK)
     assert rejected.value.wrong == "onnx int8 loses more than 0.5 points."
-    assert "2.00 points on 60 images (100.0% before, 98.0% after). Most sensitive layers: " in str(rejected.value)
+    assert "2.00 points on 60 images (100.0 % before, 98.0 % after). Most sensitive layers: " in str(rejected.value)
     assert list((tmp_path / "out").iterdir()) == []
     assert next(lost, None) is None  # three attempts
 

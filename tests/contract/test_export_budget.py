@@ -154,7 +154,7 @@ def test_layers_in_float_respect_the_time(monkeypatch: pytest.MonkeyPatch, tmp_p
     rejected = fake.run()
     assert fake.built == [*FP32, "onnx int8", "openvino bf16", "openvino int8", "pt2 bf16"]
     assert rejected["openvino int8"] == (
-        "openvino int8 loses more than 0.5 points. 2.00 points on 100 images (90.0% before, 88.0% after). "
+        "openvino int8 loses more than 0.5 points. 2.00 points on 100 images (90.0 % before, 88.0 % after). "
         "Most sensitive layers: layer0, layer1, layer2, layer3. "
         "2 layers in float not tried: about 14 s needed, 10 s of the 1.9 minutes left."
     )
@@ -186,7 +186,7 @@ def test_the_log_says_what_is_tried_what_was_found_and_what_is_left(
     fake = FakeSearch(monkeypatch, 0.7, tmp_path)
     fake.run([("onnx", "fp32"), ("onnx", "int8"), ("pt2", "bf16")])
     result = (
-        "same label on 100.00% of 100 images, accuracy 90.00% (PyTorch 90.00%), "
+        "same label on 100.00 % of 100 images, accuracy 90.00 % (PyTorch 90.00 %), "
         "10.0 ms per image in batches (PyTorch 10.0 ms)"
     )
     assert fake.log == [

@@ -103,7 +103,7 @@ def test_finished(bench: Bench) -> None:
     code, output = bench.ends("calm")
     assert code == 0
     assert "This run has already finished" in output
-    assert re.search(r"accuracy \d+\.\d+% on 16 validation images", output)
+    assert re.search(r"accuracy \d+\.\d+ % on 16 validation images", output)
     lock = str(bench.place / "calm" / ".lock")
     assert {**fingerprint(bench.place / "calm"), lock: ()} == {**before, lock: ()}
 
@@ -111,10 +111,10 @@ def test_finished(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("words", "difference"),
     [
-        (("seed=5",), "settings.seed 5 now, 4 then"),
-        (("model.depth=3",), "model_settings "),
-        (("--model", "vit_mu_patch2_8"), "model 'vit_mu_patch2_8' now, 'vit_mu_patch4_8' then"),
-        (("lr=0.5", "steps=99"), "settings.lr 0.5 now, 0.02 then; settings.steps 99 now, 12 then"),
+        (("seed=5",), "seed: 5 requested, 4 in the run"),
+        (("model.depth=3",), "model_settings: "),
+        (("--model", "vit_mu_patch2_8"), "model: 'vit_mu_patch2_8' requested, 'vit_mu_patch4_8' in the run"),
+        (("lr=0.5", "steps=99"), "lr: 0.5 requested, 0.02 in the run; steps: 99 requested, 12 in the run"),
     ],
 )
 def test_other_settings(bench: Bench, words: tuple[str, ...], difference: str) -> None:
@@ -135,4 +135,4 @@ def test_changed_data(bench: Bench) -> None:
     with np.load(bench.data) as arrays:
         np.savez(data, **{name: array[: -3 if "train" in name else None] for name, array in arrays.items()})
     assert bench.forge.run(command, words, log=log) == 2
-    assert "holds another run.\n  Got data_fingerprint '" in log.read_text()
+    assert "holds another run.\n  Got data_fingerprint: '" in log.read_text()

@@ -190,7 +190,7 @@ def test_the_card_has_front_matter(home: Path) -> None:
         account["test"]["top1"], abs=1e-4
     )
     assert "95 % interval" in text
-    assert f"{account['test']['ece']:.2%}" in text
+    assert f"{100 * account['test']['ece']:.2f} %" in text
     assert "## Limitations" in text
 
 

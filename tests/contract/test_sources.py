@@ -178,6 +178,9 @@ def test_several_labels_per_image(kind: str, tmp_path: Path) -> None:
     assert [list(table.label_names(row)) for row in range(4)] == MULTI_LABEL
     some = table.only([3, 2, 0])
     assert [list(some.label_names(row)) for row in range(3)] == [MULTI_LABEL[3], MULTI_LABEL[2], MULTI_LABEL[0]]
+    none = table.only([])
+    assert (len(none), len(none.labels), none.labels.dtype) == (0, 0, table.labels.dtype)
+    assert none.starts.tolist() == [0]
 
 
 CSV_MEMORY = """

@@ -127,6 +127,38 @@ def test_guard_catches_a_slow_divergence() -> None:
     assert problems[first].endswith("(means of 10 steps)")
 
 
+@pytest.mark.parametrize("first", [0.69, 2.3, 6.9])
+@pytest.mark.parametrize("low", [1e-4, 0.01])
+def test_guard_catches_a_divergence_of_small_losses(first: float, low: float) -> None:
+    guard = Guard()
+    falling = [max(low, first * 0.9**step) for step in range(120)]
+    assert not any(guard.find_problem(loss, 1.0) for loss in falling)
+    problems = [guard.find_problem(min(0.9, low + 0.05 * step), 1.0) for step in range(40)]
+    assert any(problems)
+
+
+@pytest.mark.parametrize("spike", [0.05, 0.5])
+def test_guard_lets_small_losses_fluctuate(spike: float) -> None:
+    """The loss of a model that knows its training images: near zero, except for a hard batch now and then."""
+    generator = torch.Generator().manual_seed(0)
+    guard = Guard()
+    start = 2.3 * 0.95 ** torch.arange(200.0)
+    noise = 1e-3 * torch.randn(3000, generator=generator).exp()
+    hard = torch.where(torch.rand(3000, generator=generator) < 0.05, spike, 0.0)
+    losses = torch.cat([start, noise + hard]).tolist()
+    assert [guard.find_problem(loss, 1.0) for loss in losses] == [None] * len(losses)
+
+
+def test_guard_resumes_from_the_state_of_earlier_versions() -> None:
+    """It does not hold the first loss, so the margin is that of these versions."""
+    guard = Guard({"recent": [0.01] * WINDOW, "lowest": [0.01]})
+    assert not any(guard.find_problem(0.9, 1.0) for _ in range(WINDOW))
+    assert any(guard.find_problem(1.1, 1.0) for _ in range(WINDOW))
+    early = Guard({"recent": [2.3] * 3})
+    assert not any(early.find_problem(loss, 1.0) for loss in [2.3] * WINDOW + [0.01] * WINDOW)
+    assert any(early.find_problem(0.9, 1.0) for _ in range(WINDOW))
+
+
 @pytest.mark.parametrize("num", [0, 3, WINDOW, 40])
 def test_guard_resumes_from_its_state(num: int) -> None:
     """The last losses, and the lowest mean, which may be long ago."""

@@ -24,6 +24,7 @@ from vitrail import create_model, errors, export, plug, save_weights, train
 from vitrail.data.augment import Augment
 from vitrail.data.transform import Preprocess
 from vitrail.errors import VitrailError
+from vitrail.run.open import open_model
 
 PAGES = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md"))
 MINUTES = "0.02"  # replaces `--minutes` in the documents' commands
@@ -163,12 +164,24 @@ def test_every_python_example_runs(page: Path, workplace: Path, monkeypatch: pyt
         for block in blocks(page, "python"):
             short = re.sub(r"\bsteps=\d{2,}", "steps=5", block)  # no example depends on what it has learned
             exec(compile(short.replace(ADDRESS, address), page.name, "exec"), names)
+    if page.name == "exporting.md":
+        preprocess = open_model("pets-onnx").preprocess
+        expected = preprocess.resize_and_crop(preprocess.decode(Path("dog.jpg").read_bytes()))
+        assert np.abs(np.asarray(names["image"], dtype=float) - expected).max() <= 3  # of 255: rounding
 
 
 def test_the_readmes_two_commands() -> None:
     lines = (ROOT / "README.md").read_text().splitlines()[:12]
     assert "    pip install -r requirements.txt && vitrail demo" in lines
     assert "    pip install -r requirements-dev.txt && pytest" in lines
+
+
+@pytest.mark.parametrize(
+    "word", ["git clone", "multi-label", "class imbalance", "folds", "LoRA", "S3", "HTTP", "torchrun"]
+)
+def test_the_readme_says(word: str) -> None:
+    """What newcomers search it for."""
+    assert word in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize("verb", plug.entries("vitrail.cli"))
@@ -287,7 +300,7 @@ def test_no_torch_for_help(workplace: Path) -> None:
         (["explain", DEIT, "nowhere.jpg", *WEIGHTS], "DataError: nowhere.jpg cannot be read"),
         (["explain", DEIT, "cut.jpg", *WEIGHTS], "DataError: cut.jpg"),
         (["explain", DEIT, "empty", *WEIGHTS], "DataError: there are no images in empty"),
-        (["explain", DEIT, "dog.jpg", "--class", "dragon", *WEIGHTS], "UnknownNameError: no class has this name"),
+        (["explain", DEIT, "dog.jpg", "--class", "dragon", *WEIGHTS], "UnknownNameError: 2 classes contain this name"),
         (["explain", DEIT, "dog.jpg", "--method", "magic", *WEIGHTS], "UnknownNameError: no method has this name"),
         (["explain", DEIT, "dog.jpg", "--out", "cut.jpg", *WEIGHTS], "InspectionError: cut.jpg is not a folder"),
         (["explain", "B_16", "dog.jpg"], "WeightsError: B_16 is a model without weights"),

@@ -12,7 +12,7 @@ from PIL import Image, ImageOps
 
 from vitrail.data import augment as augmenting
 from vitrail.data.augment import OPERATIONS, Augment
-from vitrail.data.resize import MAX_WHOLE
+from vitrail.data.resize import MAX_WHOLE, resize_part
 from vitrail.data.rng import make_rng
 from vitrail.data.transform import Preprocess
 
@@ -241,3 +241,18 @@ def test_a_line_of_pixels_is_not_resized_whole(crop: str, monkeypatch: pytest.Mo
     monkeypatch.setattr("vitrail.data.resize.resize", watched)
     assert augmented(Augment(crop=crop), spec_of(224, 224), noise(1, 16_384)).shape == (224, 224, 3)
     assert max(areas, default=0) <= MAX_WHOLE
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=sides, columns=sides, crop=st.floats(0.3, 1.0), resize=st.sampled_from(["cover", "squash"]))
+def test_a_random_crop_is_of_the_image_that_covers_the_size(rows: int, columns: int, crop: float, resize: str) -> None:
+    """Whatever part of it evaluation crops; and without validating a specification for each image."""
+    spec = Preprocess.parse({"size": [12, 9], "crop": crop, "resize": resize})
+    image, rng = noise(rows, columns), make_rng("pixels", seed=3, epoch=0)
+    whole = spec.override({"crop": 1.0}).resize_size(rows, columns)
+    top, left = int(rng.integers(whole[0] - 12 + 1)), int(rng.integers(whole[1] - 9 + 1))
+    expected = resize_part(image, whole, (top, left), (12, 9), spec.kernel)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Preprocess, "parse", lambda *_: pytest.fail("validated again"))
+        found = Augment(crop="random", **quiet).apply(spec, image, make_rng("pixels", seed=3, epoch=0))
+    assert np.array_equal(found, expected)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated, Literal
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import Field
 
+from vitrail import plug
 from vitrail.adapt import adapt_channels, infer_table_grid
 from vitrail.errors import ShapeError, SpecError, VitrailError, WeightsError
 from vitrail.model import vit
 from vitrail.nn.position import resize_table
+from vitrail.spec import Spec
 from vitrail.tokens import Layout, cut
 
 sides = st.integers(1, 12)
@@ -169,6 +173,36 @@ def test_overrides_on_the_command_line(words: list[str], message: str | None) ->
         return
     with pytest.raises(SpecError, match=message):
         vit.Spec().override_words(words)
+
+
+class Switches(Spec):
+    """Fields whose words YAML reads as booleans."""
+
+    mode: Literal["auto", "on", "off", "yes", "no"] = "auto"
+    optional: Annotated[Literal["on", "off"] | None, Field()] = None
+    either: Literal["on"] | bool = True
+    flag: bool = False
+
+
+class Nested(Spec):
+    inner: Switches = Switches()
+
+
+@pytest.mark.parametrize("word", ["on", "off", "yes", "no"])
+def test_a_word_that_yaml_reads_as_a_boolean(word: str) -> None:
+    """It stays the word where the field takes words, and a boolean where it takes booleans."""
+    assert Switches().override_words([f"mode={word}"]).mode == word
+    assert Nested().override_words([f"inner.mode={word}"]).inner.mode == word
+    spec = Switches().override_words([f"flag={word}", f"either={word}"])
+    assert spec.flag == spec.either == (word in ("on", "yes"))
+    for recipe in ("scratch", "finetune"):
+        settings = plug.load("vitrail.training.recipe", recipe).Spec()
+        if word in ("on", "off"):
+            assert settings.override_words([f"compile={word}"]).compile == word
+            assert Switches().override_words([f"optional={word}"]).optional == word
+        else:
+            with pytest.raises(SpecError, match=rf"compile: input should be 'auto', 'on' or 'off'.\n  Got '{word}'"):
+                settings.override_words([f"compile={word}"])
 
 
 def test_numpy_scalars_are_plain_values_and_objects_are_not() -> None:

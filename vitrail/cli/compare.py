@@ -9,6 +9,7 @@ import typer
 
 from vitrail.console import JsonFlag, QuietFlag, print_json, print_table, remark
 from vitrail.errors import printable
+from vitrail.percent import percent, percent_range
 from vitrail.progress import duration
 
 
@@ -38,8 +39,8 @@ def command(
     rows = [
         [
             printable(each.name),
-            f"{each.score:.2%}",
-            f"{each.interval[0]:.2%} to {each.interval[1]:.2%}",
+            percent(each.score, 2),
+            percent_range(each.interval, 2),
             f"{each.n:,} {each.split}",
             duration(each.seconds),
         ]
@@ -50,10 +51,10 @@ def command(
         if pair.paired is None:
             print(f"{printable(pair.name)}: evaluated on other images, so the scores cannot be compared.")
             continue
-        low, high = pair.paired.interval
+        difference = percent(pair.paired.difference, 2, signed=True)
         verdict = "significant" if pair.significant else "not significant"
         print(
-            f"{printable(pair.name)}: {pair.paired.difference:+.2%} ({low:+.2%} to {high:+.2%}) on {pair.n:,} images, "
-            f"{verdict} (p = {pair.paired.p_value:.2g})"
+            f"{printable(pair.name)}: {difference} ({percent_range(pair.paired.interval, 2, signed=True)}) on "
+            f"{pair.n:,} images, {verdict} (p = {pair.paired.p_value:.2g})"
         )
     remark(f"Curves, settings and classes: {out}", quiet=quiet)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from vitrail.console import JsonFlag, QuietFlag, print_json, remark
+from vitrail.percent import percent, percent_range
 from vitrail.progress import duration, progress_view
 
 INTRO = """Vitrail's demo: a small Vision Transformer learns to read handwritten digits on this machine in a minute.
@@ -43,10 +44,10 @@ def command(
     assert result.test is not None
     wrong = round((1 - result.test["top1"]) * result.test["n"])
     print(
-        f"4. The test. {result.test['top1']:.2%} of {result.test['n']} unseen digits were classified correctly "
+        f"4. The test. {percent(result.test['top1'], 2)} of {result.test['n']} unseen digits were classified correctly "
         f"({wrong} wrong), after {result.steps:,} steps in {duration(result.seconds)}."
     )
     low, high = result.test["interval"]
-    print(f"   95 % interval: {low:.1%} to {high:.1%}.")
+    print(f"   95 % interval: {percent_range((low, high))}.")
     print(f"5. The report, with the misclassified digits: {result.run / 'report.html'}")
     remark(AFTER.format(predict=f"vitrail predict {result.run} IMAGES"), quiet=quiet)

@@ -20,6 +20,7 @@ from vitrail.console import (
     remark,
 )
 from vitrail.errors import printable
+from vitrail.percent import percent, percent_range
 
 if TYPE_CHECKING:
     from vitrail.verbs.evaluate import Evaluation
@@ -103,28 +104,27 @@ def _document(result: Evaluation, *, predictions: bool) -> dict[str, Any]:
 
 
 def _print(result: Evaluation) -> None:
-    low, high = result.interval
     images = "1 image" if result.n == 1 else f"{result.n:,} images"
-    print(f"top-1    {result.top1:7.2%}   (95 % interval {low:.2%} to {high:.2%}, {images})")
-    print(f"top-5    {result.top5:7.2%}")
+    print(f"top-1    {percent(result.top1, 2):>8}   (95 % interval {percent_range(result.interval, 2)}, {images})")
+    print(f"top-5    {percent(result.top5, 2):>8}")
     if result.map is not None and result.map_interval is not None:
-        low, high = result.map_interval
-        print(f"mAP      {result.map:7.2%}   (mean average precision over labels; {low:.2%} to {high:.2%})")
+        interval = percent_range(result.map_interval, 2)
+        print(f"mAP      {percent(result.map, 2):>8}   (mean average precision over labels; {interval})")
     if result.real_top1 is not None:
-        print(f"ReaL     {result.real_top1:7.2%}")
+        print(f"ReaL     {percent(result.real_top1, 2):>8}")
     if result.balanced is not None and result.balanced_interval is not None:
-        low, high = result.balanced_interval
-        print(f"balanced {result.balanced:7.2%}   (every class counts the same; {low:.2%} to {high:.2%})")
+        interval = percent_range(result.balanced_interval, 2)
+        print(f"balanced {percent(result.balanced, 2):>8}   (every class counts the same; {interval})")
     print(
-        f"ECE      {result.ece:7.2%}   (mean gap between confidence and accuracy; {result.uncalibrated_ece:.2%} before "
-        f"calibration; noise level {result.ece_noise:.2%})"
+        f"ECE      {percent(result.ece, 2):>8}   (mean gap between confidence and accuracy; "
+        f"{percent(result.uncalibrated_ece, 2)} before calibration; noise level {percent(result.ece_noise, 2)})"
     )
-    print(f"Brier    {result.brier:7.4f}")
-    print(f"unknown  {result.unknown:7.2%}   (flagged as unlike the images that the model knows)")
+    print(f"Brier    {result.brier:8.4f}")
+    print(f"unknown  {percent(result.unknown, 2):>8}   (flagged as unlike the images that the model knows)")
     scored = [each for each in result.classes if each.n and each.f1 is not None]
     if len(scored) > 2:
         worst = sorted(scored, key=lambda each: each.f1 or 0.0)[:NUM_WORST]
-        print("worst    " + ", ".join(f"{printable(each.label)} (F1 {each.f1:.0%})" for each in worst))
+        print("worst    " + ", ".join(f"{printable(each.label)} (F1 {percent(each.f1, 0)})" for each in worst))
     if result.confused:
         pairs = (
             f"{printable(label)} as {printable(predicted)} ({count})"
@@ -136,10 +136,10 @@ def _print(result: Evaluation) -> None:
 def _print_comparison(result: Evaluation, other: str) -> None:
     compared = result.compared
     assert compared is not None
-    low, high = compared.interval
+    difference = percent(compared.difference, 2, signed=True)
     verdict = "significant" if compared.significant else "not significant"
     print(
-        f"against {printable(other)}: {compared.difference:+.2%} (95 % interval {low:+.2%} to {high:+.2%}), {verdict} "
-        f"(p = {compared.p_value:.2g}); only this model is correct on {compared.only_second} images, only the other "
-        f"on {compared.only_first}"
+        f"against {printable(other)}: {difference} (95 % interval {percent_range(compared.interval, 2, signed=True)}), "
+        f"{verdict} (p = {compared.p_value:.2g}); only this model is correct on {compared.only_second} images, only "
+        f"the other on {compared.only_first}"
     )

@@ -9,6 +9,7 @@ import typer
 
 from vitrail.console import JsonFlag, ModelArgument, QuietFlag, WeightsOption, print_json, progress_bar
 from vitrail.errors import printable
+from vitrail.percent import percent
 
 
 def command(
@@ -46,5 +47,5 @@ def command(
         return
     for each in written:
         label, probability = max(each.classes, key=lambda pair: pair[1])
-        print(f"{printable(each.image)}: {printable(label)}, {probability:.1%}")
+        print(f"{printable(each.image)}: {printable(label)}, {percent(probability)}")
         print(f"  {printable(str(each.page))}\n  {printable(str(each.still))}")

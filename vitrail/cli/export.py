@@ -19,6 +19,7 @@ from vitrail.console import (
     remark,
 )
 from vitrail.errors import SpecError
+from vitrail.percent import percent
 
 FormatOption = Annotated[
     Literal["onnx", "openvino", "pt2"] | None, typer.Option(help="onnx unless --best chooses another.")
@@ -33,7 +34,7 @@ MinutesOption = Annotated[
     float | None, typer.Option(min=0.0, help="Time limit: 5 with --best, else none; inf for none.")
 ]
 DataOption = Annotated[
-    str | None, typer.Option(metavar="DATA", help="Labelled images for the proof; the test or val split if any.")
+    str | None, typer.Option(metavar="DATA", help="Labelled images to verify it on; the test or val split if any.")
 ]
 CalibrationOption = Annotated[
     str | None, typer.Option(metavar="DATA", help="Images to calibrate int8 on, instead of part of --data.")
@@ -69,7 +70,7 @@ def command(
     input_dtype: InputOption = "uint8",
     merge: MergeOption = 0,
     max_drop: Annotated[float, typer.Option(min=0.0, help="Points of accuracy that may be lost.")] = 0.5,
-    images: Annotated[int, typer.Option(min=1, help="Use at most this many images for the proof.")] = 2000,
+    images: Annotated[int, typer.Option(min=1, help="Verify on at most this many images.")] = 2000,
     prefer: PreferOption = "latency",
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
@@ -108,7 +109,7 @@ def command(
     if proof["learned_from"]:
         remark("The run was trained on images of this data: on other images the export may lose more.", quiet=quiet)
     if proof["top1_before"] is None:
-        remark(f"Proven on {proof['origin']}; --data DATA proves accuracy.", quiet=quiet)
+        remark(f"Verified on {proof['origin']}; --data DATA verifies the accuracy too.", quiet=quiet)
 
 
 def _parse_size(text: str | None) -> tuple[int, int] | None:
@@ -131,7 +132,7 @@ def _print_proof(proof: dict[str, Any]) -> None:
             name = f"{row['format']} {row['precision']}"
             print(row["refused"] if row["refused"].startswith(name) else f"{name}: {row['refused']}")
     layers = f" Layers in float: {', '.join(proof['kept_in_float'])}." if proof["kept_in_float"] else ""
-    print(f"\n{proof['path']}, proven on {proof['origin']}.{layers}")
+    print(f"\n{proof['path']}, verified on {proof['origin']}.{layers}")
 
 
 def _row(row: dict[str, Any]) -> list[str]:
@@ -140,7 +141,7 @@ def _row(row: dict[str, Any]) -> list[str]:
         return [name, "not tried" if row["refused"].startswith("not tried") else "rejected", *[""] * 6]
     return [
         name,
-        f"{row['agreement']:.2%}",
+        percent(row["agreement"], 2),
         f"{row['max_logit_diff']:.2g}",
         _percent(row["top1_after"]),
         f"{row['latency_ms']:.1f}",
@@ -151,4 +152,4 @@ def _row(row: dict[str, Any]) -> list[str]:
 
 
 def _percent(value: float | None) -> str:
-    return "" if value is None else f"{value:.2%}"
+    return "" if value is None else percent(value, 2)

@@ -14,6 +14,7 @@ import typer
 
 from vitrail.console import JsonFlag, ModelArgument, QuietFlag, WeightsOption, remark
 from vitrail.errors import VitrailError, printable
+from vitrail.percent import percent
 
 if TYPE_CHECKING:
     from vitrail.verbs.predict import ImageResult
@@ -138,4 +139,4 @@ def _line(result: ImageResult) -> str:
         return f"{'error':>8}  {printable(result.path)}: {printable(result.error or '')}"
     label = printable(prediction.label_text) or "(none)"
     label = f"unknown ({label}?)" if prediction.unknown else label
-    return f"{prediction.confidence:8.1%}  {label:<32}  {printable(result.path)}"
+    return f"{percent(prediction.confidence):>9}  {label:<32}  {printable(result.path)}"

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from vitrail.console import DataArgument, DataDirOption, JsonFlag, QuietFlag, print_json
+from vitrail.percent import percent, percent_range
 from vitrail.progress import duration, progress_view
 
 SettingsArgument = Annotated[
@@ -65,14 +66,8 @@ def command(
     from vitrail.verbs.train import find_lr as find
     from vitrail.verbs.train import train
 
-    options: dict[str, Any] = {
-        "model": model,
-        "weights": weights,
-        "recipe": recipe,
-        "settings": settings or [],
-        "seed": seed,
-        "target": target,
-    }
+    options: dict[str, Any] = {"model": model, "weights": weights, "recipe": recipe, "seed": seed, "target": target}
+    options["settings"] = settings or []
     with progress_view(quiet=quiet or not is_rank_zero()) as view:
         result: Any = (
             find(data, **options, data_dir=data_dir, view=view)
@@ -117,8 +112,8 @@ def _describe_score(score: dict[str, Any]) -> str:
         return f"mean absolute error {score['mae']:.4g} (95 % interval {low:.4g} to {high:.4g}){r2}"
     name = "accuracy" if "top1" in score else "mean average precision"
     value = score.get("top1", score.get("map", 0.0))
-    interval = " (95 % interval {:.2%} to {:.2%})".format(*score["interval"]) if "interval" in score else ""
-    return f"{name} {value:.2%}{interval}"
+    interval = f" (95 % interval {percent_range(score['interval'], 2)})" if "interval" in score else ""
+    return f"{name} {percent(value, 2)}{interval}"
 
 
 def _print_result(result: Any, *, scores: bool) -> None:
@@ -133,8 +128,8 @@ def _print_result(result: Any, *, scores: bool) -> None:
     if result.folds:
         folds = result.folds
         print(
-            f"out of fold: {folds['mean']:.2%} on average over {folds['k']} folds, standard deviation "
-            f"{folds['spread']:.2%}, {folds['n']:,} images, {duration(folds['seconds'])}; "
+            f"out of fold: {percent(folds['mean'], 2)} on average over {folds['k']} folds, standard deviation "
+            f"{percent(folds['spread'], 2)}, {folds['n']:,} images, {duration(folds['seconds'])}; "
             f"labels that may be wrong: {folds['suspects']:,}"
         )
     steps = f"{result.steps:,} steps in " if result.steps else ""

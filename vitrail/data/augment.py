@@ -100,7 +100,7 @@ class Augment(Spec):
 
     def _crop_random(self, preprocess: Preprocess, stored: Pixels, rng: np.random.Generator) -> Pixels:
         rows, columns = preprocess.size
-        whole = preprocess.override({"crop": 1.0}).resize_size(*stored.shape[:2])
+        whole = preprocess.size_to_cover(stored.shape[0], stored.shape[1], crop=1.0)
         top, left = int(rng.integers(whole[0] - rows + 1)), int(rng.integers(whole[1] - columns + 1))
         return resize_part(stored, whole, (top, left), (rows, columns), preprocess.kernel)
 

@@ -39,7 +39,8 @@ def find(word: str, data_dir: Path | None = None, progress: Progress | None = No
     name = word.casefold().replace("_", "-")
     if name not in known_names() or "/" in word:
         if "/" in word or "." in word:
-            raise DataError(f"there is nothing at {word}.", got="a path that does not exist.", hint="an existing path.")
+            existing = next(folder for folder in Path(word).absolute().parents if folder.is_dir())
+            raise DataError(f"there is nothing at {word}.", hint=f"a path in {existing}, which exists.")
         raise unknown_name("data", word, known_names(), more="Or a path that exists.")
     folders = [folder for folder in (data_dir, DEBIAN, cache_dir("data")) if folder is not None]
     for folder in folders:

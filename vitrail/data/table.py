@@ -137,7 +137,7 @@ class Table:
             counts = self.starts[chosen + 1] - self.starts[chosen]
             starts = np.concatenate([[0], np.cumsum(counts)])
             labels = np.concatenate(
-                [self.labels[self.starts[row] : self.starts[row + 1]] for row in chosen] or [labels]
+                [self.labels[:0], *(self.labels[self.starts[row] : self.starts[row + 1]] for row in chosen)]
             )
         return replace(
             self,
@@ -226,8 +226,8 @@ def check_split(name: str, splits: tuple[str, ...], origin: str) -> None:
         listed = ", ".join(splits)
         raise DataError(
             f"{origin} has no split {name!r}.",
-            got=f"the splits {listed}." if listed else "data without splits.",
-            hint=f"{listed}." if listed else "adding folders train, val and test, or leaving out the split.",
+            got=f"data with the splits {listed}." if listed else "data without splits.",
+            hint="" if listed else "adding folders train, val and test, or leaving out the split.",
         )
 
 

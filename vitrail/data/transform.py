@@ -55,7 +55,11 @@ class Preprocess(Spec):
 
     def resize_size(self, rows: int, columns: int) -> tuple[int, int]:
         """The size to which an image of this many rows and columns is resized before it is cropped."""
-        cover_rows, cover_columns = (math.floor(side / self.crop) for side in self.size)
+        return self.size_to_cover(rows, columns, self.crop)
+
+    def size_to_cover(self, rows: int, columns: int, crop: float) -> tuple[int, int]:
+        """The smallest size, at the image's aspect ratio unless it is squashed, whose fraction `crop` is `size`."""
+        cover_rows, cover_columns = (math.floor(side / crop) for side in self.size)
         if self.resize == "squash":
             return cover_rows, cover_columns
         # The short side first, then the other rounded down, as in timm and torchvision.

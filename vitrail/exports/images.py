@@ -116,7 +116,7 @@ def _sample(source: Source, num: int, *, seed: int, shuffled: bool = False) -> S
 def _split_off_calibration(source: Source) -> tuple[Source, Source]:
     if not isinstance(source, Table):
         raise ExportError(
-            "shards without a train split cannot be divided into calibration and proof images.",
+            "shards without a train split cannot be divided into images for calibration and for verification.",
             got="one split.",
             hint="--calibration DATA.",
         )

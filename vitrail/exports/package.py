@@ -16,6 +16,7 @@ from vitrail.errors import ExportError, brief
 from vitrail.exports.build import Build
 from vitrail.exports.images import ExportImages
 from vitrail.files import get_umask, sync_file, sync_folder
+from vitrail.percent import percent, percent_range
 from vitrail.run.golden import GOLDEN, NUM_GOLDEN, write_golden
 
 PROOF = "proof.json"
@@ -34,7 +35,7 @@ README = """# {name}, {format} {precision}
 | one image | {torch_ms:.1f} ms | {latency_ms:.1f} ms ({speedup:.2f} times as fast) |
 | images per second, in batches of 8 | {torch_throughput:.1f} | {throughput:.1f} |
 
-Measured on {machine}. The top label is the same as PyTorch's on {agreement:.2%} of {n:,} images; logits differ by at
+Measured on {machine}. The top label is the same as PyTorch's on {same_label} of {n:,} images; logits differ by at
 most {max_logit_diff:.3g}. All figures: `proof.json`.
 
     vitrail predict FOLDER IMAGES
@@ -87,10 +88,11 @@ def save_package(build: Build, out: Path, images: ExportImages, proof: dict[str,
     write_golden(folder, build.model.preprocess, pixels, build.logits[:NUM_GOLDEN])
     (folder / PROOF).write_text(json.dumps(proof, indent=2) + "\n", encoding="utf-8")
     (folder / "README.md").write_text(_readme(build, proof), encoding="utf-8")
+    umask = get_umask(folder)
     for file in folder.iterdir():
-        file.chmod(0o666 & ~get_umask())
+        file.chmod(0o666 & ~umask)
         sync_file(file)
-    folder.chmod(0o777 & ~get_umask())
+    folder.chmod(0o777 & ~umask)
     sync_folder(folder)
     earlier = folder.parent / "earlier"  # removed with the temporary folder once the new export is in place
     _check_replaceable(out)  # again: it may have changed during the export
@@ -106,13 +108,16 @@ def save_package(build: Build, out: Path, images: ExportImages, proof: dict[str,
 
 
 def _readme(build: Build, proof: dict[str, Any]) -> str:
-    accuracy = {key: "unknown" if proof[key] is None else f"{proof[key]:.2%}" for key in ("top1_before", "top1_after")}
+    accuracy = {
+        key: "unknown" if proof[key] is None else percent(proof[key], 2) for key in ("top1_before", "top1_after")
+    }
     interval = proof["interval"]
-    after = accuracy["top1_after"] + (f" ({interval[0]:.2%} to {interval[1]:.2%})" if interval else "")
+    after = accuracy["top1_after"] + (f" ({percent_range(interval, 2)})" if interval else "")
     return README.format(
         **proof,
         before=accuracy["top1_before"],
         after=after,
+        same_label=percent(proof["agreement"], 2),
         input_description=INPUT_DESCRIPTIONS[proof["takes"]],
         summary=_summary(build, proof),
     )
@@ -121,7 +126,7 @@ def _readme(build: Build, proof: dict[str, Any]) -> str:
 def _summary(build: Build, proof: dict[str, Any]) -> str:
     """How it was exported, and how it differs from the original model."""
     rows, columns = proof["size"]
-    sentences = [f"Exported by `vitrail export`, proven on {proof['origin']}."]
+    sentences = [f"Exported by `vitrail export`, verified on {proof['origin']}."]
     if build.float_layers:
         sentences.append(f"{len(build.float_layers)} layers stay in float: {', '.join(build.float_layers)}.")
     any_size = ", or any size that the patch size divides" if proof["dynamic"] else ""

@@ -13,6 +13,7 @@ from vitrail.exports.build import FORMATS, Build, BuildContext, build, missing_p
 from vitrail.exports.cost import Attempt, CostEstimator
 from vitrail.exports.proof import SECONDS, Fidelity, Speed
 from vitrail.exports.sensitivity import quantizable_layers
+from vitrail.percent import percent
 
 Prefer = Literal["latency", "throughput"]
 NUM_FLOAT_LAYERS = (2, 4, 8, 12)  # in an int8 export that loses too much, attempt by attempt
@@ -161,10 +162,10 @@ class _Search:
 
     def _loss_error(self, attempt: Attempt, reason: str) -> ExportError:
         fidelity, layers = min(self.too_lossy[attempt.name], key=lambda each: each[0].drop)
-        lost = f"{1 - fidelity.agreement:.1%} of labels"
+        lost = f"{percent(1 - fidelity.agreement)} of labels"
         if fidelity.top1_before is not None and fidelity.top1_after is not None:
             lost = f"{100 * fidelity.drop:.2f} points on {fidelity.n:,} images"
-            lost += f" ({fidelity.top1_before:.1%} before, {fidelity.top1_after:.1%} after)"
+            lost += f" ({percent(fidelity.top1_before)} before, {percent(fidelity.top1_after)} after)"
         lost += f" with {len(layers)} layers in float." if layers else "."
         if attempt.precision == "int8" and self._may_rank_layers():
             lost += f" Most sensitive layers: {', '.join(self.context.sensitive_layers[:4])}."
@@ -191,9 +192,9 @@ class _Search:
     def _findings(self, result: Build) -> str:
         """How a build compares with PyTorch."""
         fidelity, context = result.fidelity, self.context
-        text = f"same label on {fidelity.agreement:.2%} of {fidelity.n:,} images"
+        text = f"same label on {percent(fidelity.agreement, 2)} of {fidelity.n:,} images"
         if fidelity.top1_before is not None and fidelity.top1_after is not None:
-            text += f", accuracy {fidelity.top1_after:.2%} (PyTorch {fidelity.top1_before:.2%})"
+            text += f", accuracy {percent(fidelity.top1_after, 2)} (PyTorch {percent(fidelity.top1_before, 2)})"
         speeds = (1000 * result.seconds_per_image, 1000 * context.seconds_per_image)
         return f"{text}, {speeds[0]:.1f} ms per image in batches (PyTorch {speeds[1]:.1f} ms)"
 

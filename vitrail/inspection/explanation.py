@@ -18,9 +18,10 @@ from torch import Tensor
 from vitrail import plug
 from vitrail.data.decode import Pixels, as_pixels, decode_image, orient_image, orientation_of, read_file, to_rgb
 from vitrail.data.transform import Preprocess
-from vitrail.errors import InspectionError, UnknownNameError, unknown_name
+from vitrail.errors import InspectionError
 from vitrail.inspection import trace
 from vitrail.inspection.adopt import adopt
+from vitrail.inspection.class_names import class_index
 from vitrail.run.predictor import calibration_of, labels_of
 
 METHODS = "vitrail.inspection.method"
@@ -148,24 +149,6 @@ def read_image(image: ImageInput, preprocess: Preprocess) -> tuple[str, Pixels, 
     if not full.size:
         raise InspectionError("this image has no pixels.", got=f"shape {tuple(full.shape)}.", hint="another image.")
     return "image", full, as_pixels(full, preprocess.mode)
-
-
-def class_index(name: str | int, labels: Sequence[str]) -> int:
-    """The index of a class, which may be named or already be an index."""
-    folded = [label.casefold() for label in labels]
-    wanted = str(name).casefold()
-    if not isinstance(name, int) and wanted in folded:  # class names may be numbers
-        return folded.index(wanted)
-    if str(name).isdecimal():
-        if int(name) < len(labels):
-            return int(name)
-        raise UnknownNameError(
-            "no class has this number.", got=f"{name}.", hint=f"a number from 0 to {len(labels) - 1}."
-        )
-    containing = [label for label, low in zip(labels, folded, strict=True) if wanted and wanted in low]
-    if containing:
-        raise UnknownNameError("no class has this name.", got=f"{name!r}.", hint=f"{', '.join(containing[:5])}.")
-    raise unknown_name("class", str(name), labels)
 
 
 def available_methods(model: Any) -> list[str]:

@@ -21,7 +21,7 @@ function drawInput({ data, explanation, image }) {
 async function start() {
   const view = await View.open(byId("view"), JSON.parse(byId("data").textContent)), { explanation, data } = view;
   drawInput(view);
-  if (explanation.colours) paint(byId("tokens"), explanation.grid, explanation.colours.subarray(0, explanation.grid[0] * explanation.grid[1] * 3), true);
+  if (explanation.colours) paint(byId("tokens"), explanation.grid, explanation.colours.subarray(-3 * explanation.grid[0] * explanation.grid[1]), true);
   if (data.filters) byId("filters").src = data.filters;
   if (explanation.positions) paint(byId("position"), explanation.grid, explanation.positionSimilarity(explanation.centre - explanation.prefix));
   document.documentElement.dataset.ready = "yes";

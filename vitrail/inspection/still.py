@@ -13,6 +13,7 @@ from PIL import Image
 from vitrail import plug
 from vitrail.errors import printable
 from vitrail.inspection.explanation import METHODS, Explanation
+from vitrail.percent import percent
 
 PANEL = 2.3  # inches
 MAX_ROWS = 3
@@ -32,7 +33,10 @@ def draw(explanation: Explanation) -> Figure:
     image = Image.fromarray(explanation.image)
     image.thumbnail((MAX_SIDE, MAX_SIDE))
     for row, (label, probability) in enumerate(zip(explanation.labels[:rows], explanation.probabilities, strict=False)):
-        titles = [f"{printable(label)}, {probability:.1%}", *(plug.load(METHODS, method).TITLE for method in methods)]
+        titles = [
+            f"{printable(label)}, {percent(probability)}",
+            *(plug.load(METHODS, method).TITLE for method in methods),
+        ]
         for axis, title in zip(axes[row], titles, strict=True):
             axis.set_title(title, fontsize=9, parse_math=False)
             axis.imshow(image, extent=(0, width, height, 0))

@@ -15,7 +15,7 @@ class View {
     this.titles = explanation.titles;
     this.parts = {};
     this.playing = null;
-    this.beforeHover = null; // the view and token to restore when the pointer leaves
+    this.beforeHover = null; // the token to restore when the pointer leaves
     this.state = { view: [...this.titles.keys()][0], layer: this.attention ? this.attention.layers - 1 : 0, head: -1, token: explanation.prefix ? 0 : explanation.centre, pinned: false, classIndex: 0, opacity: 0.75 };
     root.classList.add("view");
     root.replaceChildren(make("div", { class: "view-bench" }, this.stageSide(), this.controlSide()), ...(this.attention ? this.strips(heading) : []));
@@ -54,7 +54,7 @@ class View {
   tokens() {
     const { prefix } = this.attention, named = prefix.length > 0;
     const buttons = prefix.map((name, token) => this.button(capital(name.replace("the ", "")), { "data-token": token }, () => this.update({ token, pinned: true })));
-    const hint = `${named ? "or a patch: " : ""}hover over the image, click to pin, click again to unpin`;
+    const hint = `${named ? "or a patch: " : ""}point at the image; click to pin and show it in the image, click again to unpin`;
     return this.group("row", "Attention from", [make("span", { text: named ? "Attention from" : "Attention from a patch" }), ...buttons, make("span", { class: "quiet", text: hint })]);
   }
 
@@ -142,15 +142,16 @@ class View {
     this.draw();
   }
 
-  // Hovering over a patch shows its attention, a click pins it.
+  // Hovering over a patch shows its attention, in the rows below if another view is chosen; a click pins it and shows it
+  // in the image too.
   listen() {
     const { stage } = this.parts, { prefix, grid } = this.explanation, { state } = this;
     stage.addEventListener("pointermove", (event) => {
       const cell = this.overlay.cellAt(event, grid);
       if (!this.attention || cell === null || state.pinned || state.token === prefix + cell) return;
-      const before = this.beforeHover ?? { view: state.view, token: state.token };
-      this.update({ token: prefix + cell });
-      this.beforeHover = before;
+      this.beforeHover ??= { token: state.token };
+      state.token = prefix + cell;
+      this.draw();
     });
     stage.addEventListener("pointerleave", () => {
       if (this.beforeHover) Object.assign(state, this.beforeHover);

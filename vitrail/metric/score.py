@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from vitrail.percent import percent
+
 
 class Metric(NamedTuple):
     """What a score measures: its name in JSON and metrics.jsonl, its title for people, and which way is better."""
@@ -17,7 +19,7 @@ class Metric(NamedTuple):
 
     def format(self, value: float) -> str:
         """Format a value for people."""
-        return f"{value:.2%}" if self.is_fraction else f"{value:.4g}"
+        return percent(value, 2) if self.is_fraction else f"{value:.4g}"
 
 
 class Score(NamedTuple):

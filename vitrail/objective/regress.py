@@ -53,8 +53,8 @@ class Regress(contract.Objective):
         num = len(errors)
         if not num or not bool(errors.isfinite().all()):
             return Score(MAE, math.inf, 0.0, math.nan, num)
-        standardised = [self.standardise(answers[name].double()) for name in ("number", "label")]
-        loss = F.smooth_l1_loss(*standardised).item()
+        predicted, true = (self.standardise(answers[name].double()) for name in ("number", "label"))
+        loss = F.smooth_l1_loss(predicted, true).item()
         error = errors.std().item() / math.sqrt(num) if num > 1 else math.inf
         return Score(MAE, errors.mean().item(), error, loss, num)
 

@@ -73,11 +73,7 @@ def compare_runs(paths: Sequence[Path], page: Path) -> Comparison:
         raise RunError("a comparison needs at least two runs.", got=f"{len(paths)}.", hint="vitrail compare RUN RUN.")
     missing = [path for path in paths if not path.is_dir()]
     if missing:
-        raise RunError(
-            f"there is no run at {missing[0]}.",
-            got="a path that does not exist.",
-            hint="the --run directory of vitrail train.",
-        )
+        raise RunError(f"there is no run at {missing[0]}.", hint="the --run directory of vitrail train.")
     runs = [read_run(path) for path in paths]
     _check_classes(paths, runs)
     names = _short_names(paths)

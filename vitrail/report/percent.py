@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vitrail import percent as plain
+
+NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
+
 
 def percent(fraction: float | None, digits: int = 1) -> str:
     """A percentage; a dash for None."""
-    return "\N{EN DASH}" if fraction is None else f"{100 * fraction:.{digits}f}\N{NO-BREAK SPACE}%"
+    return "\N{EN DASH}" if fraction is None else plain.percent(fraction, digits).replace(" ", NO_BREAK_SPACE)
 
 
 def percent_range(interval: Sequence[float], digits: int = 1) -> str:
     """An interval of percentages: 83.5 to 88.5 %."""
-    low, high = interval
-    return f"{100 * low:.{digits}f} to {percent(high, digits)}"
+    return plain.percent_range(interval, digits).replace(" %", f"{NO_BREAK_SPACE}%")

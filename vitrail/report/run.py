@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from importlib.resources import files
@@ -30,6 +31,7 @@ MAX_IMAGES = 500  # on a page, about 3 kB each
 NUM_CORRECT = 3  # correctly classified images shown per class
 NUM_ERRORS, NUM_SUSPECTS = 12, 24
 MAX_CLASSES = 40  # in the confusion matrix
+DATA_CHECK = re.compile(r"The data check found [^.]*\.\s*")  # has its own section
 WEAK_RECALL = 0.7  # below which the page warns about a class
 
 
@@ -48,6 +50,7 @@ def write_report(path: Path, source: Source, *, model: Any = None) -> None:
         "vitrail.report",
         "run.html",
         **run,
+        story=DATA_CHECK.sub("", run["facts"]["story"]),
         charts=training_charts([("", run["metrics"])]),
         matrix=confusion_table(run["summary"], rows),
         errors=[

@@ -58,10 +58,13 @@ def _write_configs(path: Path, model: Classifier) -> list[str]:
     fields = model.spec.model_dump(mode="json")
     timm = get_format("timm")
     loadable_by = ["vitrail"]
+    state, timm_name = model.state_dict(), catalogue.timm_name(model.name, model.spec)
     try:
-        timm.write(model.state_dict(), fields)
-        config = timm.config_files(fields, catalogue.timm_name(model.name, model.spec), model.preprocess)["config.json"]
-        loadable_by += ["timm", "transformers"] if fields.get("stem", {"name": "patch"})["name"] != "conv" else []
+        converted = timm.write(state, fields)
+        config = timm.config_files(fields, timm_name or model.name, model.preprocess)["config.json"]
+        # The run stores the tensors as they are, not as they would have to be converted.
+        same = all(converted[name].shape == tensor.shape for name, tensor in state.items())
+        loadable_by += ["timm", "transformers"] if timm_name and same else []
     except WeightsError:  # an architecture that timm does not have
         config = {"architecture": model.name, "num_classes": fields["num_classes"]}
     write_json(path / "config.json", {**config, "label_names": list(model.labels)})

@@ -7,6 +7,7 @@ from typing import Any
 
 from vitrail.calibration import Calibration
 from vitrail.metric.summary import Summary
+from vitrail.percent import percent, percent_range
 
 TEMPLATE = """---
 library_name: vitrail
@@ -71,7 +72,8 @@ def model_card(
     unknown = (
         f"it always answers with one of its {facts['classes']} classes."
         if calibration.limit is None
-        else f'it flags many of them as "unknown", and about {calibration.false_alarms:.0%} of familiar images too.'
+        else f'it flags many of them as "unknown", and about {percent(calibration.false_alarms, 0)} of familiar images '
+        "too."
     )
     return TEMPLATE.format(
         **{**facts, "torch": facts["versions"]["torch"]},
@@ -95,9 +97,9 @@ def _score(summary: Summary) -> tuple[float, tuple[float, float]]:
 
 def _row(split: str, summary: Summary) -> str:
     value, (low, high) = _score(summary)
-    balanced = "-" if summary.balanced is None else f"{summary.balanced:.2%}"
-    error = f"{summary.ece:.2%} ({summary.uncalibrated_ece:.2%}, {summary.ece_noise:.2%})"
-    return f"| {split} | {summary.n:,} | {value:.2%} | {low:.2%} to {high:.2%} | {balanced} | {error} |"
+    balanced = "-" if summary.balanced is None else percent(summary.balanced, 2)
+    error = f"{percent(summary.ece, 2)} ({percent(summary.uncalibrated_ece, 2)}, {percent(summary.ece_noise, 2)})"
+    return f"| {split} | {summary.n:,} | {percent(value, 2)} | {percent_range((low, high), 2)} | {balanced} | {error} |"
 
 
 def _index(facts: Mapping[str, Any], summaries: Mapping[str, Summary]) -> str:

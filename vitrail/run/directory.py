@@ -132,12 +132,15 @@ def discard_unstarted(path: Path) -> bool:
     return True
 
 
-def check_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def check_same(path: Path, stored: Mapping[str, Any], requested: Mapping[str, Any]) -> None:
     """Refuse to resume a run with other settings, so that nothing is overwritten by mistake."""
-    then_all, now_all = flatten(before), flatten(now)
-    changed = [key for key in sorted(then_all.keys() | now_all.keys()) if then_all.get(key) != now_all.get(key)]
+    old, new = flatten(stored), flatten(requested)
+    changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     if changed:
-        changes = (f"{key} {now_all.get(key)!r} now, {then_all.get(key)!r} then" for key in changed[:MAX_DIFFERENCES])
+        changes = (
+            f"{key.removeprefix('settings.')}: {new.get(key)!r} requested, {old.get(key)!r} in the run"
+            for key in changed[:MAX_DIFFERENCES]
+        )
         num_more = len(changed) - MAX_DIFFERENCES
         raise RunError(
             f"{path} holds another run.",

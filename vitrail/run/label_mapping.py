@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.data.labels import bind, imagenet_classes
+from vitrail.data.labels import NUM_IMAGENET, bind, imagenet_classes
 from vitrail.data.table import Source, Table
-from vitrail.errors import DataError
+from vitrail.errors import DataError, UnknownNameError
 from vitrail.run.predictor import calibration_of, labels_of
 
 MAX_NAMED = 5  # classes in an error message
@@ -37,6 +37,31 @@ def map_classes(network: Any, source: Source, model: str) -> dict[str, int]:
             hint=f"the model's classes: {', '.join(labels[:8])}{', ...' if len(labels) > 8 else ''}.",
         )
     return indices
+
+
+def imagenet_numbers(network: Any) -> list[int]:
+    """ImageNet's number of each class of a model that has ImageNet's classes or some of them, by their names."""
+    labels: tuple[str, ...] = tuple(getattr(network, "labels", None) or ())
+    if not labels and network.spec.num_classes == NUM_IMAGENET:
+        return list(range(NUM_IMAGENET))
+    foreign = next((label for label in labels if not _is_imagenet_class(label, len(labels))), None)
+    if not labels or foreign is not None:
+        raise DataError(
+            "ReaL labels need a model with ImageNet's classes.",
+            got=f"{foreign!r}." if labels else f"a model with {network.spec.num_classes} classes without names.",
+            hint="evaluating without --real.",
+        )
+    numbers = bind(labels, NUM_IMAGENET)
+    return [numbers[label] for label in labels]
+
+
+def _is_imagenet_class(label: str, num_classes: int) -> bool:
+    if label.isdecimal():  # the folder of a class may be named by its number, but so are digits
+        return num_classes == NUM_IMAGENET
+    try:
+        return bool(bind([label], NUM_IMAGENET))
+    except (DataError, UnknownNameError):
+        return False
 
 
 def map_labels(network: Any, indices: dict[str, int], source: Source, labels: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 
 from vitrail.calibration import Calibration
 from vitrail.metric.numbers import NumberSummary
+from vitrail.percent import percent
 
 TEMPLATE = """---
 library_name: vitrail
@@ -61,7 +62,7 @@ def number_card(
         "There were too few validation images to state ranges."
         if calibration.half_width is None
         else f"The true number lies within {calibration.half_width:.4g} of the predicted one for "
-        f"{calibration.coverage:.0%} of the images."
+        f"{percent(calibration.coverage, 0)} of the images."
     )
     return TEMPLATE.format(
         **{**facts, "torch": facts["versions"]["torch"]},
@@ -76,5 +77,5 @@ def number_card(
 def _row(split: str, summary: NumberSummary) -> str:
     low, high = summary.interval
     r2 = "-" if summary.r2 is None else f"{summary.r2:.3f}"
-    coverage = "-" if summary.coverage is None else f"{summary.coverage:.1%}"
+    coverage = percent(summary.coverage)
     return f"| {split} | {summary.n:,} | {summary.mae:.4g} | {low:.4g} to {high:.4g} | {r2} | {coverage} |"

@@ -35,10 +35,12 @@ def open_model(model: str | Path, weights: str | Path | None = None) -> Any:
             except UnknownNameError:
                 if os.sep not in str(model):
                     raise
-                raise WeightsError(f"there is nothing at {model}.", got="a path that does not exist.") from None
+                raise WeightsError(
+                    f"there is nothing at {model}.",
+                    hint="a run directory, a weight file or a name that vitrail models lists.",
+                ) from None
         raise WeightsError(
             f"{model} is a model without weights.",
-            got="no --weights.",
             hint="--weights with a file or a Hugging Face Hub name (see vitrail models NAME), or a run directory.",
         )
     return catalogue.create_model(str(model), weights=weights).eval()

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from statistics import fmean
+from statistics import fmean, stdev
 
 WINDOW = 10  # steps over which the loss is averaged
 MAX_RISE = 2.0  # times the lowest average so far
-MARGIN = 1.0  # added to that, so that small losses may fluctuate
+MARGIN = 1.0  # the most that is added to that, so that losses may fluctuate
+FLOOR = 0.1  # what is added at least, as a fraction of the first average
+NUM_ERRORS = 3.0  # standard errors of the average that are added to the floor: a few hard batches are no divergence
 
 
 class Guard:
     """Watches the losses of a run; its state is part of checkpoints, so that resuming changes nothing."""
 
     def __init__(self, state: dict[str, list[float]] | None = None) -> None:
-        self.recent: deque[float] = deque((state or {}).get("recent", []), maxlen=WINDOW)
-        self.lowest: float = (state or {}).get("lowest", [math.inf])[0]
+        state = state or {}
+        self.recent: deque[float] = deque(state.get("recent", []), maxlen=WINDOW)
+        self.lowest: float = state.get("lowest", [math.inf])[0]
+        # Checkpoints of earlier versions do not have it; infinity stands for the margin that they used.
+        self.first: float = state.get("first", [math.inf])[0]
 
     @property
     def state(self) -> dict[str, list[float]]:
         """The state to resume from, without infinity, which JSON cannot represent."""
-        return {"recent": list(self.recent), **({} if math.isinf(self.lowest) else {"lowest": [self.lowest]})}
+        means = {"lowest": self.lowest, "first": self.first}
+        return {"recent": list(self.recent), **{name: [mean] for name, mean in means.items() if math.isfinite(mean)}}
 
     def find_problem(self, loss: float, norm: float) -> str | None:
         """Describe what is wrong with this step, if anything; such a step must not be taken."""
@@ -35,7 +41,11 @@ class Guard:
             first = self.recent[0]
             return f"the loss rose from {first:.3g} to {loss:.3g}" if loss > 10 * (first + MARGIN) else None
         mean = fmean(self.recent)
+        if math.isinf(self.lowest):
+            self.first = mean
         self.lowest = min(self.lowest, mean)
-        if mean > MAX_RISE * self.lowest + MARGIN:
+        error = stdev(self.recent) / math.sqrt(WINDOW)
+        margin = min(MARGIN, FLOOR * self.first + NUM_ERRORS * error)
+        if mean > MAX_RISE * self.lowest + margin:
             return f"the loss rose from {self.lowest:.3g} to {mean:.3g} (means of {WINDOW} steps)"
         return None

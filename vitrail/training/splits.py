@@ -16,6 +16,7 @@ from vitrail.data.held_out import hold_out
 from vitrail.data.scan import Scan
 from vitrail.data.table import SPLITS, Finding, Source, Stream, Table
 from vitrail.errors import DataError
+from vitrail.percent import percent
 from vitrail.run.artefact import is_run
 from vitrail.run.directory import stored_config
 from vitrail.training.settings import CommonSettings
@@ -138,7 +139,7 @@ class Scanner:
         if scans is None:
             self.view.say(
                 f"Not searching for duplicates: scanning all {len(source):,} files would take more than "
-                f"{SCAN_FRACTION:.0%} of the time. vitrail check finds them."
+                f"{percent(SCAN_FRACTION, 0)} of the time. vitrail check finds them."
             )
         return scans
 

@@ -199,14 +199,14 @@ class _Gather(torch.autograd.Function):
     """Concatenates the tensors of all processes; gradients from all of them flow back to each."""
 
     @staticmethod
-    def forward(ctx: Any, features: Tensor, world: World) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, features: Tensor, world: World) -> Tensor:
         ctx.world = world
         parts = [torch.empty_like(features) for _ in range(world.size)]
         dist.all_gather(parts, features.contiguous())
         return torch.cat(parts)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         gradient = gradient.contiguous().clone()
         dist.all_reduce(gradient)
         return gradient.chunk(ctx.world.size)[ctx.world.rank], None

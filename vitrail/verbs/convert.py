@@ -52,7 +52,7 @@ def convert(
     if source_path in (path, path.parent):
         raise WeightsError("the result would overwrite its source.", got=f"--out {out}.", hint="another --out.")
     preprocess = catalogue.preprocess_for(name, spec, loaded.preprocess)
-    target_name = catalogue.timm_name(name, spec) if to == "timm" else name
+    target_name = (catalogue.timm_name(name, spec) if to == "timm" else "") or name
     files = _write(loaded.state, spec.model_dump(mode="json"), target_name, to, Path(out), preprocess)
     return Conversion(name, loaded.format, to, len(loaded.state), files, tuple(other for other, _ in matches[1:]))
 
@@ -60,8 +60,8 @@ def convert(
 def save_weights(model: Any, out: str | Path, *, to: str = "timm") -> tuple[Path, ...]:
     """Write a model's weights in any format: to a file, or to a folder together with a config.json."""
     fields = model.spec.model_dump(mode="json")
-    target_name = catalogue.timm_name(model.name, model.spec) if to == "timm" and model.name else model.name
-    return _write(model.state_dict(), fields, target_name, to, Path(out), model.preprocess)
+    timm_name = catalogue.timm_name(model.name, model.spec) if to == "timm" and model.name else ""
+    return _write(model.state_dict(), fields, timm_name or model.name, to, Path(out), model.preprocess)
 
 
 def _write(

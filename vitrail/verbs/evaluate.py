@@ -22,7 +22,7 @@ from vitrail.errors import DataError
 from vitrail.metric.paired import Paired
 from vitrail.metric.summary import Summary
 from vitrail.objective.classify import Classify
-from vitrail.run.label_mapping import map_classes, map_labels
+from vitrail.run.label_mapping import imagenet_numbers, map_classes, map_labels
 from vitrail.run.open import open_model
 from vitrail.run.predictions import PredictionRow, compare_rows, prediction_rows, summary_of
 from vitrail.run.predictor import calibration_of, labels_of, require_classifier
@@ -83,6 +83,7 @@ def evaluate(
     real_table = _read_real(Path(real)) if real else None
     models = [(model, weights), *([] if compare is None else [(compare, None)])]
     networks = [_open_network(each, files, source) for each, files in models]  # all errors come before the work starts
+    numbers = imagenet_numbers(networks[0][0]) if real else []
     evaluated = [
         _evaluate_network(network, indices, source, policy=policy, batch_size=batch_size, tta=tta, progress=progress)
         for network, indices in networks
@@ -92,7 +93,7 @@ def evaluate(
     real_labels = _real_labels(real_table, outputs.names) if real_table is not None else None
     return Evaluation(
         **{field.name: getattr(summary, field.name) for field in fields(summary)},
-        real_top1=None if real_labels is None else _real_accuracy(predicted, real_labels),
+        real_top1=None if real_labels is None else _real_accuracy([numbers[each] for each in predicted], real_labels),
         unknown=fmean(row.unknown for row in rows),
         predictions=tuple(zip(outputs.names, predicted, strict=True)),
         rows=tuple(rows),
@@ -153,7 +154,7 @@ def _open_network(model: str | Path, weights: str | Path | None, source: Source)
 
 
 def _real_accuracy(predicted: Sequence[int], real_labels: Sequence[set[int]]) -> float | None:
-    """How often the predicted class is one of the ReaL labels; images without any do not count."""
+    """How often the predicted class (ImageNet's number) is one of the ReaL labels; images without any do not count."""
     hits = [index in labels for index, labels in zip(predicted, real_labels, strict=True) if labels]
     return sum(hits) / len(hits) if hits else None
 
@@ -161,7 +162,7 @@ def _real_accuracy(predicted: Sequence[int], real_labels: Sequence[set[int]]) ->
 def _read_real(path: Path) -> list[set[int]]:
     """Read the ReaL labels (arXiv 2006.07159) of ImageNet's 50,000 validation images."""
     if not path.is_file():
-        raise DataError(f"there is no file {path}.", got="a path that does not exist.", hint="the file of ReaL labels.")
+        raise DataError(f"there is no file {path}.", hint="real.json of the ReaL labels.")
     try:
         table: Any = json.loads(path.read_text(encoding="utf-8"))
         return [set(row) for row in table]

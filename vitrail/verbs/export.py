@@ -55,13 +55,13 @@ def export(
     log: Log = lambda _: None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Write a model as ONNX, OpenVINO or torch.export into the folder `out`, and prove it on images.
+    """Write a model as ONNX, OpenVINO or torch.export into the folder `out`, and verify it on images.
 
-    `data` are labelled images for the proof, at most `limit`. Part of them calibrate int8, unless `calibration` names
+    `data` are labelled images to verify it on, at most `limit`. Part of them calibrate int8, unless `calibration` names
     others. An export that loses more than `max_drop` points of accuracy is rejected. `best` tries every installed
     format and precision and keeps the fastest within that limit. What does not fit in `minutes` is not tried, and the
-    proof says so: 5 by default for `best`, else no limit. `merge` merges that many pairs of patch tokens in each block:
-    faster, less accurate. Returns the proof, which is also saved as proof.json.
+    result says so: 5 by default for `best`, else no limit. `merge` merges that many pairs of patch tokens in each
+    block: faster, less accurate. Returns the result, which is also saved as proof.json.
     """
     budget = Budget(BEST_MINUTES if best and minutes is None else minutes)
     choices = _choices(format, precision, best=best, has_images=data is not None or calibration is not None)

@@ -275,7 +275,6 @@ def parse_request(
     if weights is None and getattr(plug.load(RECIPES, recipe), "NEEDS_WEIGHTS", False):
         raise WeightsError(
             f"the recipe {recipe} needs pretrained weights.",
-            got="no --weights.",
             hint="--weights with a file, a run or a Hugging Face Hub name; or --recipe scratch.",
         )
     model_overrides = [word.removeprefix(MODEL_PREFIX) for word in settings if word.startswith(MODEL_PREFIX)]

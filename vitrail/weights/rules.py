@@ -70,7 +70,6 @@ def require(fields: Fields, format_name: str, **required: Any) -> None:
         if fields.get(field, value) != value:
             raise WeightsError(
                 f"the {format_name} format has no place for {field}={fields[field]}.",
-                got=f"a model with {field}={fields[field]}.",
                 hint=f"{field}={value}, or another format.",
             )
 

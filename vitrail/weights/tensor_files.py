@@ -212,7 +212,7 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
         elif kind == "npz":
             np.savez(part, **{key: tensor.numpy() for key, tensor in tensors.items()})  # type: ignore[arg-type]
         else:
-            torch.save(dict(tensors), part)
+            _save_pth(tensors, part)
 
 
 def _save_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
@@ -220,3 +220,12 @@ def _save_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
         save_file(dict(tensors), path, metadata={"format": "pt"})
     except SafetensorError as error:  # a full disk, in most cases
         raise OSError(str(error)) from None
+
+
+def _save_pth(tensors: Mapping[str, Tensor], path: Path) -> None:
+    try:
+        torch.save(dict(tensors), path)
+    except RuntimeError as error:
+        if any(source in str(error) for source in ("inline_container", "iostream")):  # the writer of torch's zip files
+            raise OSError(str(error)) from None
+        raise

@@ -13,6 +13,7 @@ from vitrail.inspection.explanation import explain
 from vitrail.inspection.sample import Sample
 from vitrail.inspection.still import draw_heatmap
 from vitrail.inspection.trace import require_attention
+from vitrail.percent import percent
 
 TITLE = "Attention from the output to the image"
 DESCRIPTION = (
@@ -36,7 +37,7 @@ def draw(model: Any, sample: Sample | None) -> Drawing:
         visible = model.preprocess.resize_and_crop(explanation.image)
         extent = (0, visible.shape[1], visible.shape[0], 0)
         axes[0, column].set_title(
-            f"{fill(shorten(printable(explanation.labels[0]), 44), 22)}\n{explanation.probabilities[0]:.0%}",
+            f"{fill(shorten(printable(explanation.labels[0]), 44), 22)}\n{percent(explanation.probabilities[0], 0)}",
             fontsize=8,
             parse_math=False,
         )

@@ -16,7 +16,7 @@ function factsOf(model) {
     ["Engine", model.engine],
     ["Input size", `${model.input_size[1]} \u00d7 ${model.input_size[0]} pixels`],
     ["Classes", `${formatNumber(model.num_classes)}, ${model.multi_label ? "any number per image" : "one per image"}`],
-    ["Confidence", model.calibrated ? "Calibrated: predictions with 80\u00a0% confidence are right about 80\u00a0% of the time" : "Not calibrated: it ranks labels, but is not a probability of being right"],
+    ["Confidence", model.calibrated ? "Calibrated: of predictions with 80\u00a0% confidence, about 80\u00a0% should be right" : "Not calibrated: it ranks labels, but is not a probability of being right"],
     ["Unknown images", model.knows_unknown ? "Detected: images unlike the training data are flagged as unknown" : "Not detected: every image gets a label, even one unlike the training data"],
     ["Explanations", model.explains.length ? "Available for every image" : "Not available"],
   ];

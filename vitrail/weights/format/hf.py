@@ -297,6 +297,5 @@ def _refuse_unless(config: Mapping[str, Any], field: str, allowed: tuple[object,
     if field in config and config[field] not in allowed:
         raise WeightsError(
             f"the config.json next to the weights asks for {field}={config[field]!r}, which Vitrail does not support.",
-            got=f"{field}={config[field]!r}.",
             hint=f"{field} set to {' or '.join(map(repr, allowed))}.",
         )

@@ -32,7 +32,6 @@ def write(state: Mapping[str, Tensor], fields: Fields) -> State:
     if any(key.startswith("pre_logits.") for key in state):
         raise WeightsError(
             "timm has no place for the pre_logits layer.",
-            got="a model with pre_logits.",
             hint="--to google or --to torchvision, which have one.",
         )
     rules.require(fields, "timm")
