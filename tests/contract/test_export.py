@@ -330,7 +330,7 @@ def test_changed_preprocessing_is_detected(home: Path, tmp_path: Path, change: d
 
     copied = shutil.copytree(home / "run", tmp_path / "run")
     config = yaml.safe_load((copied / "config.yaml").read_text(encoding="utf-8"))
-    config["preprocess"].update(change)
+    config["prepare"].update(change)
     (copied / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     with pytest.raises(RunError, match="no longer preprocesses images as it did"):
         open_verified(copied)

@@ -23,6 +23,7 @@ from vitrail.errors import printable
 from vitrail.percent import percent, percent_range
 
 if TYPE_CHECKING:
+    from vitrail.kind.regression import NumberEvaluation
     from vitrail.verbs.evaluate import Evaluation
 
 NUM_WORST = 3  # classes, and confusions, to print
@@ -52,6 +53,7 @@ def command(
 
     For ImageNet models the classes may be named by class index, WordNet id or class name.
     """
+    from vitrail.kind.regression import NumberEvaluation
     from vitrail.verbs.evaluate import evaluate
 
     with progress_bar("Evaluating", quiet=quiet) as progress:
@@ -76,6 +78,9 @@ def command(
         remark(printable(f"Left out: {problem}"), quiet=quiet)
     for change in result.changes:
         remark(f"Note: {change}.", quiet=quiet)
+    if isinstance(result, NumberEvaluation):
+        _print_numbers(result, as_json=as_json, predictions=predictions)
+        return
     if as_json:
         print_json(_document(result, predictions=predictions))
         return
@@ -101,6 +106,27 @@ def _document(result: Evaluation, *, predictions: bool) -> dict[str, Any]:
     if not predictions:
         del document["predictions"]
     return document
+
+
+def _print_numbers(result: NumberEvaluation, *, as_json: bool, predictions: bool) -> None:
+    if as_json:
+        document = {field.name: getattr(result, field.name) for field in fields(result) if field.name != "rows"}
+        rows = [row._asdict() for row in result.rows]
+        print_json({**document, **({"predictions": rows} if predictions else {})})
+        return
+    if predictions:
+        for row in result.rows:
+            print(f"{row.predicted:.6g}\t{row.path}")
+    low, high = result.interval
+    images = "1 image" if result.n == 1 else f"{result.n:,} images"
+    print(f"MAE      {result.mae:8.4g}   (mean absolute error of {printable(result.target)}; 95 % interval ", end="")
+    print(f"{low:.4g} to {high:.4g}, {images})")
+    print(f"mean     {result.baseline_mae:8.4g}   (the same for always predicting the mean)")
+    if result.r2 is not None:
+        print(f"R2       {result.r2:8.3f}   (fraction of the variance that is explained)")
+    if result.coverage is not None and result.coverage_interval is not None:
+        interval = percent_range(result.coverage_interval)
+        print(f"in range {percent(result.coverage):>8}   (true numbers inside their predicted range; {interval})")
 
 
 def _print(result: Evaluation) -> None:

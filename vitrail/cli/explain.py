@@ -9,7 +9,6 @@ import typer
 
 from vitrail.console import JsonFlag, ModelArgument, QuietFlag, WeightsOption, print_json, progress_bar
 from vitrail.errors import printable
-from vitrail.percent import percent
 
 
 def command(
@@ -46,6 +45,5 @@ def command(
         print_json({"files": files, "pictures": explained})
         return
     for each in written:
-        label, probability = max(each.classes, key=lambda pair: pair[1])
-        print(f"{printable(each.image)}: {printable(label)}, {percent(probability)}")
+        print(f"{printable(each.image)}: {printable(each.summary)}")
         print(f"  {printable(str(each.page))}\n  {printable(str(each.still))}")

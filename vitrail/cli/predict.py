@@ -14,11 +14,11 @@ import typer
 
 from vitrail.console import JsonFlag, ModelArgument, QuietFlag, WeightsOption, remark
 from vitrail.errors import VitrailError, printable
-from vitrail.percent import percent
 
 if TYPE_CHECKING:
     from vitrail.verbs.predict import ImageResult
 
+CLASS_COLUMNS = ("label", "confidence", "unknown")
 PROGRESS_SECONDS = 10.0  # between two lines of progress
 
 
@@ -89,14 +89,17 @@ class _CsvTable:
     def __init__(self) -> None:
         self.table = csv.writer(sys.stdout, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
         self.started = False
+        self.columns: tuple[str, ...] = ()
 
     def __call__(self, result: ImageResult | None) -> None:
         if result is None:
             return
         if not self.started:
-            self.table.writerow(["path", "label", "confidence", "unknown", "error"])
+            self.columns = CLASS_COLUMNS if result.prediction is None else tuple(result.prediction.cells)
+            self.table.writerow(["path", *self.columns, "error"])
         self.started = True
-        self.table.writerow(_cells(result))
+        cells = {} if result.prediction is None else result.prediction.cells
+        self.table.writerow([result.path, *(cells.get(name, "") for name in self.columns), result.error or ""])
 
 
 class _JsonList:
@@ -120,23 +123,7 @@ def document(result: ImageResult) -> dict[str, Any]:
     return {"path": result.path, **result.prediction.document()}
 
 
-def _cells(result: ImageResult) -> list[object]:
-    prediction = result.prediction
-    if prediction is None:
-        return [result.path, "", "", "", result.error]
-    return [
-        result.path,
-        prediction.label_text,
-        round(prediction.confidence, 6),
-        str(prediction.unknown).lower(),
-        "",
-    ]
-
-
 def _line(result: ImageResult) -> str:
-    prediction = result.prediction
-    if prediction is None:
+    if result.prediction is None:
         return f"{'error':>8}  {printable(result.path)}: {printable(result.error or '')}"
-    label = printable(prediction.label_text) or "(none)"
-    label = f"unknown ({label}?)" if prediction.unknown else label
-    return f"{percent(prediction.confidence):>9}  {label:<32}  {printable(result.path)}"
+    return f"{result.prediction.line}  {printable(result.path)}"

@@ -97,7 +97,7 @@ class Explanation {
     }
     if (view === "colours") return `${block}. Its output tokens as colours, by their first three principal components: similar tokens have similar colours.`;
     if (view === "positions") return `Cosine similarity between the position embedding of ${this.name(this.prefix + this.cell(token))} and all others.`;
-    const { name, probability } = this.data.classes[classIndex];
-    return `${this.data.maps[view].says} ${name}: ${percent(probability)}.`;
+    const { name, score } = this.data.classes[classIndex];
+    return `${this.data.maps[view].says} ${name}: ${score}.`;
   }
 }

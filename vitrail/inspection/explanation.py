@@ -22,6 +22,7 @@ from vitrail.errors import InspectionError
 from vitrail.inspection import trace
 from vitrail.inspection.adopt import adopt
 from vitrail.inspection.class_names import class_index
+from vitrail.percent import percent
 from vitrail.run.predictor import calibration_of, labels_of
 
 METHODS = "vitrail.inspection.method"
@@ -45,8 +46,15 @@ class Explanation:
     """The explained classes: the requested ones and the top one, or the top ones."""
     labels: tuple[str, ...]
     probabilities: tuple[float, ...]
+    """Of the explained classes; for regression, the predicted number."""
     heatmaps: dict[str, Float[NDArray[np.float32], "K Y X"]] = field(repr=False)
     """Each method's heatmap for each class, on the token grid."""
+    is_number: bool = False
+    """Whether the model predicts a number; the heatmaps then show what raises it."""
+
+    def score_text(self, value: float) -> str:
+        """A probability, or a predicted number, for people."""
+        return f"{value:.4g}" if self.is_number else percent(value)
 
     @property
     def prediction(self) -> tuple[str, float]:
@@ -101,7 +109,9 @@ def explain(
     labels = labels_of(model)
     with trace.eval_mode(model):
         with torch.no_grad():
-            probabilities = calibration_of(model).probabilities(model(inputs).float().cpu())[0]
+            outputs = model(inputs).float().cpu()
+        is_number = model.about.kind == "regression"
+        probabilities = outputs[0] if is_number else calibration_of(model).probabilities(outputs)[0]
         if not bool(probabilities.isfinite().all()):
             raise InspectionError("the model's outputs are not finite.", got="NaN or infinity.", hint="other weights.")
         requested = [classes] if isinstance(classes, str | int) else list(classes or ())
@@ -121,6 +131,7 @@ def explain(
         labels=tuple(labels[number] for number in numbers),
         probabilities=tuple(probabilities[numbers].tolist()),
         heatmaps=heatmaps,
+        is_number=is_number,
     )
 
 

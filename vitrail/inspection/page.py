@@ -56,7 +56,11 @@ def page_data(explanation: Explanation) -> dict[str, Any]:
     """The data of the page's script. The service returns it too, so its keys are part of the HTTP API."""
     height, width = explanation.image.shape[:2]
     classes = [
-        {"name": label, "probability": probability}
+        {
+            "name": label,
+            "probability": None if explanation.is_number else probability,
+            "score": explanation.score_text(probability),
+        }
         for label, probability in zip(explanation.labels, explanation.probabilities, strict=True)
     ]
     data: dict[str, Any] = {

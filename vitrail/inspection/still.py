@@ -13,7 +13,6 @@ from PIL import Image
 from vitrail import plug
 from vitrail.errors import printable
 from vitrail.inspection.explanation import METHODS, Explanation
-from vitrail.percent import percent
 
 PANEL = 2.3  # inches
 MAX_ROWS = 3
@@ -34,7 +33,7 @@ def draw(explanation: Explanation) -> Figure:
     image.thumbnail((MAX_SIDE, MAX_SIDE))
     for row, (label, probability) in enumerate(zip(explanation.labels[:rows], explanation.probabilities, strict=False)):
         titles = [
-            f"{printable(label)}, {percent(probability)}",
+            f"{printable(label)}, {explanation.score_text(probability)}",
             *(plug.load(METHODS, method).TITLE for method in methods),
         ]
         for axis, title in zip(axes[row], titles, strict=True):

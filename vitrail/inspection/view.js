@@ -64,9 +64,9 @@ class View {
     return make("label", { class: "slider" }, title, input, this.part(`${name}-value`, "output"));
   }
 
-  classButton({ name, probability }, classIndex) {
+  classButton({ name, probability, score }, classIndex) {
     const button = this.button("", { "data-class": classIndex }, () => this.update({ classIndex }));
-    button.append(make("span", { text: name }), make("span", { text: percent(probability) }), bar(probability));
+    button.append(make("span", { text: name }), make("span", { text: score }), ...(probability === null ? [] : [bar(probability)]));
     return button;
   }
 

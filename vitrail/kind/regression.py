@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vitrail.calibration import COVERAGE, Calibration
-from vitrail.data.prepare.image import ImagePreparation
+from vitrail.data.loader import Policy
+from vitrail.data.prepare.image import ImagePreparation, image_loader
 from vitrail.data.table import Source, Stream, Table
 from vitrail.errors import DataError
 from vitrail.metric.numbers import NumberSummary, conformal_half_width, summarise_numbers
 from vitrail.objective.regress import Regress
 from vitrail.report.number_run import write_number_report
 from vitrail.run.number_card import number_card
-from vitrail.run.number_predictions import number_rows, write_number_rows, write_number_summaries
+from vitrail.run.number_predictions import NumberRow, number_rows, write_number_rows, write_number_summaries
 from vitrail.run.predictions import PREDICTIONS
-from vitrail.training.evaluation import Answers
+from vitrail.training.evaluation import Answers, ProgressCallback, infer
+from vitrail.training.learner import Learner
 from vitrail.training.recipe.image.finish import answer_splits, write_run
 from vitrail.training.recipe.image.prepare import prepare_images
 from vitrail.training.task import Outcome, Task
+from vitrail.training.world import World
 
 NOUN, STRATUM = "images", "range of numbers"
 MIN_IMAGES = 4
@@ -119,6 +122,51 @@ def _score(summary: NumberSummary | None) -> dict[str, Any]:
         "interval": list(summary.interval),
         "coverage": summary.coverage,
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumberEvaluation(NumberSummary):
+    """The scores of a regression model on a data set, with its predictions."""
+
+    target: str
+    rows: tuple[NumberRow, ...]
+    skipped: tuple[str, ...]
+    changes: tuple[str, ...]
+    split: str | None
+    learned_from: bool
+    """Whether the run was trained on these images, so that the scores say nothing about other images."""
+
+
+def evaluate(
+    network: Any,
+    source: Source,
+    *,
+    policy: Policy,
+    batch_size: int,
+    split: str | None,
+    learned_from: bool,
+    progress: ProgressCallback | None,
+) -> NumberEvaluation:
+    """Evaluate a finished model, which predicts the number itself."""
+    loader = image_loader(source, network.preprocess, batch_size=batch_size, policy=policy)
+    answers = infer(Learner(network, Regress()), loader, World(), progress=progress)
+    half_width = network.calibration.half_width
+    summary = _summarise(answers, half_width)
+    if summary is None:
+        raise DataError(
+            "there are no finite predictions to score.",
+            got=f"{answers.num} images read, {len(loader.skipped)} unreadable.",
+            hint="vitrail check.",
+        )
+    return NumberEvaluation(
+        **{field.name: getattr(summary, field.name) for field in fields(summary)},
+        target=network.labels[0],
+        rows=tuple(number_rows(split or "", answers.names, answers["number"], answers["label"], half_width)),
+        skipped=tuple(f"{finding.path}: {finding.detail}" for finding in loader.skipped),
+        changes=network.changes,
+        split=split,
+        learned_from=learned_from,
+    )
 
 
 def write_report(path: Path, source: Source, *, model: Any = None) -> None:

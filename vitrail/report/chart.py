@@ -88,7 +88,8 @@ def scatter_chart(points: Sequence[tuple[float, float]], *, half_width: float | 
     ticks = _ticks(min(numbers), max(numbers), maximum=None)
     low, high = min(*numbers, ticks[0]), max(*numbers, ticks[-1])
     plot = _Plot(high, low, high, left=low)
-    parts = [plot.frame(f"true {name}", f"predicted {name}", [(tick, _format(tick, False)) for tick in ticks])]
+    named = [(tick, _format(tick, False)) for tick in ticks]
+    parts = [plot.frame(f"true {name}", f"predicted {name}", named, x_ticks=named)]
     shifts = (0.0,) if half_width is None else (0.0, -half_width, half_width)
     for shift in shifts:
         begin, end = max(low, low - shift), min(high, high - shift)
@@ -118,24 +119,31 @@ class _Plot:
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - self.low) / (self.high - self.low)
 
     def frame(
-        self, x_label: str, y_label: str, ticks: Sequence[tuple[float, str]], *, x_as_percent: bool = False
+        self,
+        x_label: str,
+        y_label: str,
+        ticks: Sequence[tuple[float, str]],
+        *,
+        x_ticks: Sequence[tuple[float, str]] | None = None,
+        x_as_percent: bool = False,
     ) -> Markup:
-        """Labelled axes with a grid line at each tick."""
+        """Labelled axes with a grid line at each tick; by default, the x axis is divided into quarters."""
         row = Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/><text x="{}" y="{}" class="end">{}</text>')
         parts = [
             row.format(LEFT, WIDTH - RIGHT, *[f"{self.y(value):.1f}"] * 2, LEFT - 6, f"{self.y(value) + 4:.1f}", text)
             for value, text in ticks
         ]
-        quarters = [self.left + index * (self.right - self.left) / 4 for index in range(5)]
-        whole = max(abs(self.left), abs(self.right)) >= 8
+        if x_ticks is None:
+            quarters = (index * self.right / 4 for index in range(5))
+            x_ticks = [(value, percent(value, 0) if x_as_percent else f"{value:,.0f}") for value in quarters]
         parts += [
             Markup('<text x="{}" y="{}" class="{}">{}</text>').format(
                 f"{self.x(value):.1f}",
                 HEIGHT - 20,
                 "end" if value == self.right else "middle",
-                percent(value, 0) if x_as_percent else f"{value:,.0f}" if whole else f"{value:.3g}",
+                text,
             )
-            for value in quarters
+            for value, text in x_ticks
         ]
         centred = Markup('<text x="{}" y="{}" class="middle">{}</text>')
         parts.append(centred.format((LEFT + WIDTH) / 2, HEIGHT - 4, x_label))

@@ -89,6 +89,8 @@ def read_run(path: Path) -> dict[str, Any]:
         metrics = [json.loads(line) for line in read_lines(path / METRICS)]
         folds = json.loads((path / FOLDS).read_text(encoding="utf-8")) if (path / FOLDS).is_file() else None
         facts, result, summary = document["facts"], document["result"], document[split]
+        if "classes" not in summary:
+            raise ValueError("a regression run, which has no classes")
         findings = None if facts["findings"] is None else group_findings(facts["findings"])
         facts.setdefault("multi_label", facts.get("several", False))  # its name in runs before 0.2
         for each in metrics:

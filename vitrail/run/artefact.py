@@ -80,6 +80,12 @@ def is_run(path: str | Path) -> bool:
     return (Path(path) / CONFIG).is_file()
 
 
+def find_target(path: str | Path) -> str | None:
+    """What a regression run predicts; None for any other model."""
+    config = stored_config(Path(path)) if is_run(path) else None
+    return str(config["request"].get("target")) if config and config.get("kind") == "regression" else None
+
+
 def load(path: str | Path) -> Classifier:
     """Load the model of a run in evaluation mode, with its `preprocess`, `labels` and `calibration`."""
     path = Path(path)

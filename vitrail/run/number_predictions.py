@@ -48,15 +48,16 @@ class NumberPrediction(NamedTuple):
     unknown: bool = False
 
     @property
-    def label_text(self) -> str:
-        """The number and its range on one line."""
-        span = "" if self.low is None else f" ({self.low:.4g} to {self.high:.4g})"
-        return f"{self.number:.4g}{span}"
+    def cells(self) -> dict[str, object]:
+        """The prediction as a row of a table, by column."""
+        numbers = {"value": self.number, "low": self.low, "high": self.high}
+        return {name: "" if number is None else round(number, 6) for name, number in numbers.items()}
 
     @property
-    def label(self) -> str:
-        """The number as text."""
-        return f"{self.number:.4g}"
+    def line(self) -> str:
+        """The prediction as a line of the terminal."""
+        span = "" if self.low is None or self.high is None else f"{self.low:.4g} to {self.high:.4g}"
+        return f"{self.number:>8.4g}  {span:<32}"
 
     def document(self) -> dict[str, Any]:
         """The prediction as a JSON object."""

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from vitrail.calibration import Calibration
 from vitrail.data.labels import NUM_IMAGENET, imagenet_classes
-from vitrail.errors import WeightsError
+from vitrail.errors import RunError, WeightsError, printable
+from vitrail.percent import percent
 from vitrail.run.predictions import SEPARATOR
 
 TOP = 5
@@ -32,6 +33,19 @@ class Prediction(NamedTuple):
     def label_text(self) -> str:
         """The labels on one line, as in predictions.csv."""
         return SEPARATOR.join(self.labels)
+
+    @property
+    def cells(self) -> dict[str, object]:
+        """The prediction as a row of a table, by column."""
+        confidence, unknown = round(self.confidence, 6), str(self.unknown).lower()
+        return {"label": self.label_text, "confidence": confidence, "unknown": unknown}
+
+    @property
+    def line(self) -> str:
+        """The prediction as a line of the terminal."""
+        label = printable(self.label_text) or "(none)"
+        label = f"unknown ({label}?)" if self.unknown else label
+        return f"{percent(self.confidence):>8}  {label:<32}"
 
     def document(self) -> dict[str, Any]:
         """The prediction as a JSON object."""
@@ -75,6 +89,14 @@ class Predictor:
             chosen = self.calibration.assign_labels(probabilities).nonzero()[:, 0].tolist()
             assigned = tuple(self.labels[index] for index in chosen)
         return Prediction(*top[0], unknown, top, assigned)
+
+
+def require_classification(model: Any, what: str) -> None:
+    """Reject a run of another kind; `what` is what the user asked for."""
+    if model.about.kind != "classification":
+        raise RunError(
+            f"{what} is for image classifiers.", got=f"a run of the kind {model.about.kind}.", hint="vitrail predict."
+        )
 
 
 def require_classifier(model: Any) -> None:

@@ -23,7 +23,7 @@ from vitrail.errors import VitrailError
 from vitrail.machine import num_cores
 from vitrail.run.identity import describe_model
 from vitrail.run.open import open_verified
-from vitrail.run.predictor import Predictor, require_classifier
+from vitrail.run.predictor import Predictor, require_classification, require_classifier
 from vitrail.service.frames import pack_frame, read_frame
 
 Result = tuple[dict[str, Any], list[bytes]]
@@ -36,6 +36,7 @@ class Worker:
 
     def __init__(self, model: str, weights: str | None) -> None:
         self.model = open_verified(model, weights)
+        require_classification(self.model, "vitrail serve")
         require_classifier(self.model)
         self.predictor = Predictor(self.model)
         self.facts = describe_model(self.model, model, weights)

@@ -19,9 +19,12 @@ from vitrail.data.prepare.image import image_loader
 from vitrail.data.table import Source
 from vitrail.data.transform import Preprocess
 from vitrail.errors import DataError
+from vitrail.kind.regression import NumberEvaluation
+from vitrail.kind.regression import evaluate as evaluate_numbers
 from vitrail.metric.paired import Paired
 from vitrail.metric.summary import Summary
 from vitrail.objective.classify import Classify
+from vitrail.run.artefact import find_target
 from vitrail.run.label_mapping import imagenet_numbers, map_classes, map_labels
 from vitrail.run.open import open_model
 from vitrail.run.predictions import PredictionRow, compare_rows, prediction_rows, summary_of
@@ -67,7 +70,7 @@ def evaluate(
     policy: Policy = "error",
     batch_size: int = 32,
     progress: Callable[[int, int], None] | None = None,
-) -> Evaluation:
+) -> Evaluation | NumberEvaluation:
     """Evaluate a model on data of any layout; `real` is the file of ReaL labels for ImageNet's validation set.
 
     `model` is the directory of a run, a weight file, or a catalogue name, which needs `weights`; `compare` is another
@@ -75,11 +78,25 @@ def evaluate(
     the logits of each image and its mirror image. An unreadable image raises an error under the policy "error"; under
     "skip" it is left out and listed in `skipped`.
     """
-    source = open_data(data, data_dir=data_dir, progress=progress)
+    target = find_target(model)
+    source = open_data(data, data_dir=data_dir, target=target, progress=progress)
     all_splits = source
     if split is None:
         split = next((name for name in ("test", "val") if name in source.split_names), None)
     source = source if split is None else source.split(split)
+    learned_from = split in {None, "train"} and was_trained_on(model, all_splits)
+    if target is not None:
+        if compare is not None or real or tta:
+            raise DataError("a model that predicts a number is evaluated alone.", got="--compare, --real or --tta.")
+        return evaluate_numbers(
+            open_model(model, weights),
+            source,
+            policy=policy,
+            batch_size=batch_size,
+            split=split,
+            learned_from=learned_from,
+            progress=progress,
+        )
     real_table = _read_real(Path(real)) if real else None
     models = [(model, weights), *([] if compare is None else [(compare, None)])]
     networks = [_open_network(each, files, source) for each, files in models]  # all errors come before the work starts
@@ -101,7 +118,7 @@ def evaluate(
         changes=network.changes,
         skipped=skipped,
         split=split,
-        learned_from=split in {None, "train"} and was_trained_on(model, all_splits),
+        learned_from=learned_from,
         compared=None if compare is None else compare_rows(evaluated[1][1], rows),
     )
 

@@ -27,7 +27,9 @@ class ExplainedImage(NamedTuple):
     page: Path
     still: Path
     classes: tuple[tuple[str, float], ...]
-    """The explained classes and their probabilities."""
+    """The explained classes and their probabilities; for regression, the predicted number."""
+    summary: str
+    """The prediction in words."""
 
 
 def explain(
@@ -63,7 +65,9 @@ def explain(
         with atomic_write(still, InspectionError) as part:
             save_figure(explanation.figure(), part, "png", DPI)
         explained = tuple(zip(explanation.labels, explanation.probabilities, strict=True))
-        written.append(ExplainedImage(item.name, page, still, explained))
+        label, score = explanation.prediction
+        summary = f"{label}, {explanation.score_text(score)}"
+        written.append(ExplainedImage(item.name, page, still, explained, summary))
         if progress is not None:
             progress(len(written), len(items))
     return written

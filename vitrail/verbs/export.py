@@ -24,7 +24,7 @@ from vitrail.exports.search import Candidate, Prefer, available_formats, build_a
 from vitrail.exports.tracing import Tracer
 from vitrail.run.golden import TOLERANCE
 from vitrail.run.open import open_verified
-from vitrail.run.predictor import calibration_of, require_classifier
+from vitrail.run.predictor import calibration_of, require_classification, require_classifier
 from vitrail.training.splits import was_trained_on
 
 MAX_DROP = 0.5
@@ -98,6 +98,7 @@ def export(
 def _open_network(model: str | Path, weights: str | Path | None, size: tuple[int, int] | None) -> Any:
     """The PyTorch model to export, for images of `size`."""
     network = open_verified(model, weights)
+    require_classification(network, "vitrail export")
     if isinstance(network, ExportedModel):
         raise ExportError(f"{model} is already an export.", got=f"{network.engine}.", hint="the run it came from.")
     require_classifier(network)

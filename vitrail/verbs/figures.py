@@ -13,6 +13,7 @@ from vitrail.errors import DataError, InspectionError
 from vitrail.inspection.figures import write_figures
 from vitrail.inspection.sample import sample_evenly
 from vitrail.run.open import open_model
+from vitrail.run.predictor import require_classification
 
 NUM_IMAGES = 128
 
@@ -30,6 +31,7 @@ def figures(
 ) -> list[Path]:
     """Draw the figures for a model into the folder `out`; those that need images use a sample of `data`."""
     network = open_model(model, weights)
+    require_classification(network, "vitrail figures")
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise InspectionError(f"{folder} is not a folder.", got="a file.", hint="another --out.")

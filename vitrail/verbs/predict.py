@@ -17,8 +17,9 @@ from vitrail.data.image_files import ImageFile, find_images
 from vitrail.errors import DataError, RunError, brief
 from vitrail.files import atomic_write
 from vitrail.machine import num_cores
+from vitrail.run.number_predictions import NumberPrediction, NumberPredictor
 from vitrail.run.open import open_model
-from vitrail.run.predictor import TOP, Prediction, Predictor, require_classifier
+from vitrail.run.predictor import TOP, Prediction, Predictor, require_classification, require_classifier
 
 BATCH_SIZE = 32
 PREFETCH_BATCHES = 3  # decoded while the model processes one
@@ -30,7 +31,7 @@ class ImageResult(NamedTuple):
     """The prediction for one image, or the error that prevented it."""
 
     path: str
-    prediction: Prediction | None = None
+    prediction: Prediction | NumberPrediction | None = None
     error: str | None = None
 
 
@@ -50,14 +51,16 @@ def predict(
     """
     network = open_model(model, weights)
     require_classifier(network)
-    predictor = Predictor(network, top=top)
+    if copy_to is not None:
+        require_classification(network, "--copy-to")
+    predictor = NumberPredictor(network) if network.about.kind == "regression" else Predictor(network, top=top)
     paths = [os.fspath(image) for image in images]
     sorter = None if copy_to is None else CopySorter(Path(copy_to), paths)
     return _predict_all(predictor, paths, batch_size, sorter)
 
 
 def _predict_all(
-    predictor: Predictor, paths: Sequence[str], batch_size: int, sorter: CopySorter | None
+    predictor: Predictor | NumberPredictor, paths: Sequence[str], batch_size: int, sorter: CopySorter | None
 ) -> Iterator[ImageResult]:
     preprocess = predictor.model.preprocess
 
@@ -98,7 +101,7 @@ def _with_final_error(images: Iterator[ImageFile]) -> Iterator[ImageFile | DataE
 
 
 def _predict_batch(
-    predictor: Predictor, batch: Sequence[tuple[ImageFile, Pixels | str]], sorter: CopySorter | None
+    predictor: Predictor | NumberPredictor, batch: Sequence[tuple[ImageFile, Pixels | str]], sorter: CopySorter | None
 ) -> Iterator[ImageResult]:
     pixels = [each for _, each in batch if isinstance(each, np.ndarray)]
     predictions = iter(predictor(predictor.model.preprocess.normalise(np.stack(pixels))) if pixels else ())
@@ -110,7 +113,7 @@ def _predict_batch(
         if prediction is None:
             yield ImageResult(found.name, error="the model's outputs are not finite.")
             continue
-        if sorter is not None:
+        if sorter is not None and isinstance(prediction, Prediction):
             sorter.copy(found, UNKNOWN if prediction.unknown else prediction.label)
         yield ImageResult(found.name, prediction)
 
