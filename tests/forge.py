@@ -84,7 +84,7 @@ def _serve(pipe: Connection) -> None:
     from PIL import Image
 
     import vitrail.verbs.train
-    from vitrail import catalogue, pages, plug
+    from vitrail import catalogue, machine, pages, plug
     from vitrail.__main__ import build_app
     from vitrail.data.find import open_data
 
@@ -101,6 +101,7 @@ def _serve(pipe: Connection) -> None:
     open_data("digits")
     torch.optim.AdamW(catalogue.create_model("vit_mu_patch4_8").parameters())
     vitrail.verbs.train.parse_settings("auto", [], minutes=None, seed=0, has_weights=False)
+    machine.choices()  # measured once, so that all forks choose alike, however busy the machine is
     pipe.send("ready")
     while True:
         message = pipe.recv()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vitrail.verbs.serve import serve
     from vitrail.verbs.train import find_lr, train
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = [
     "VitClassifier",
     "bench",

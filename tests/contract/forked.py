@@ -148,7 +148,7 @@ def spoil(step: int) -> None:
         take_step(state, loss)
         if state.progress.step == step and left:
             left -= 1
-            state.job.model.head.bias.data[0] = float("inf")
+            state.job.learner.model.head.bias.data[0] = float("inf")
 
     State.take_step = spoilt
 

@@ -102,18 +102,18 @@ def _print_rates(rates: Any) -> None:
     print(f"Try lr={rates.lr:.1e}")
 
 
-def _describe_score(score: dict[str, Any]) -> str:
-    """A score with its interval, for people."""
+def _describe_score(score: dict[str, Any]) -> tuple[str, str]:
+    """A score and its interval, for people."""
     if "mae" in score:
         if score["mae"] is None:
-            return "no finite numbers"
+            return "no finite predictions", ""
         low, high = score["interval"]
         r2 = "" if score["r2"] is None else f", R2 {score['r2']:.3f}"
-        return f"mean absolute error {score['mae']:.4g} (95 % interval {low:.4g} to {high:.4g}){r2}"
+        return f"mean absolute error {score['mae']:.4g}", f" (95 % interval {low:.4g} to {high:.4g}){r2}"
     name = "accuracy" if "top1" in score else "mean average precision"
     value = score.get("top1", score.get("map", 0.0))
     interval = f" (95 % interval {percent_range(score['interval'], 2)})" if "interval" in score else ""
-    return f"{name} {percent(value, 2)}{interval}"
+    return f"{name} {percent(value, 2)}", interval
 
 
 def _print_result(result: Any, *, scores: bool) -> None:
@@ -124,7 +124,8 @@ def _print_result(result: Any, *, scores: bool) -> None:
     for split, score in (("validation", result.val), ("test", result.test)):
         if score:
             images = "training images, by cross-validation" if score.get("cross_validated") else f"{split} images"
-            print(f"{_describe_score(score)} on {score['n']:,} {images}")
+            value, interval = _describe_score(score)
+            print(f"{value} on {score['n']:,} {images}{interval}")
     if result.folds:
         folds = result.folds
         print(
