@@ -90,7 +90,7 @@ def check_source(
         *_duplicates(good, source, split_of),
     ]
     counts = _count_classes(good, source, split_of)
-    findings += class_findings(counts, source.classes)
+    findings += class_findings(counts, source.classes) if source.classes else ()
     order = {kind: number for number, kind in enumerate(KINDS)}
     return Report(
         origin=source.origin,

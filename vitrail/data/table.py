@@ -98,7 +98,9 @@ class Table:
         return len(self.classes) if self.values is None else 1
 
     def labels_of(self, index: int) -> tuple[int, ...]:
-        """The class numbers of one image."""
+        """The class numbers of one image; none without classes."""
+        if not self.classes:
+            return ()
         if self.starts is None:
             return (int(self.labels[index]),)
         return tuple(self.labels[self.starts[index] : self.starts[index + 1]].tolist())
