@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from torch import nn
 
+from vitrail.about import About
+from vitrail.contract import Classifier
 from vitrail.data.labels import imagenet_classes
 from vitrail.data.transform import Preprocess
 from vitrail.errors import DataError
 from vitrail.model import vit
-from vitrail.run.calibrate import Calibration
 from vitrail.verbs import evaluate as module
 from vitrail.verbs.evaluate import evaluate
 
@@ -23,15 +23,13 @@ NAMES = [each.name for each in imagenet_classes()]
 WNIDS = [each.wnid for each in imagenet_classes()]
 
 
-class Brightness(nn.Module):
+class Brightness(Classifier):
     """Predicts its first class for black images and its second for white ones."""
 
     def __init__(self, num_classes: int, labels: list[str] | None) -> None:
         super().__init__()
         self.spec = vit.Spec(num_classes=num_classes)
-        self.preprocess, self.calibration, self.changes = Preprocess(size=(8, 8)), Calibration(), ()
-        if labels is not None:
-            self.labels = tuple(labels)
+        self.about = About(preprocess=Preprocess(size=(8, 8)), labels=tuple(labels or ()))
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
         logits = torch.zeros(len(image), self.spec.num_classes)
@@ -50,7 +48,7 @@ def images(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def real_top1(images: Path, model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> float | None:
+def real_top1(images: Path, model: Brightness, monkeypatch: pytest.MonkeyPatch) -> float | None:
     monkeypatch.setattr(module, "open_model", lambda *_: model)
     return evaluate("model", images / "data", real=images / "real.json").real_top1
 

@@ -11,8 +11,9 @@ import torch
 from tests.conftest import fill
 from tests.parity.conftest import timm, transformers
 from vitrail import create_model
+from vitrail.calibration import Calibration
 from vitrail.run.artefact import write_artefact
-from vitrail.run.calibrate import Calibration
+from vitrail.run.card import model_card
 
 SMALL_VIT = {"width": 32, "depth": 1, "heads": 2, "hidden": 64}
 LOADABLE = {
@@ -50,13 +51,15 @@ def write_run(name: str, fields: dict[str, Any], path: Path) -> Any:
         model.pos_embed.data[:, 0] = 0.0  # timm could load these weights, but not as the run stores them
     words = dict.fromkeys(("title", "model", "story", "command", "machine"), "")
     facts = {**words, "classes": 3, "num_train": 0, "multi_label": False, "versions": {"torch": ""}}
+    model.labels = ("a", "b", "c")
+    result = {"steps": 0, "seconds": 0.0, "recipe": "scratch"}
     write_artefact(
         path,
         model,
-        classes=["a", "b", "c"],
         golden=torch.zeros(1, *model.spec.image_size, 3, dtype=torch.uint8),
-        calibration=Calibration(temperature=1.0),
-        card={"facts": facts, "result": {"steps": 0, "seconds": 0.0, "recipe": "scratch"}, "summaries": {}},
+        card=lambda opens: model_card(
+            facts=facts, result=result, summaries={}, loadable_by=opens, calibration=Calibration()
+        ),
     )
     return model
 

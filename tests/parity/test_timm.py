@@ -124,7 +124,7 @@ def _settings(model: nn.Module) -> dict[str, object]:
     """What a model computes with that no tensor's shape shows: heads, epsilons, groups, activations and strides."""
     found: dict[str, object] = {}
     for name, module in model.named_modules():
-        if hasattr(module, "num_heads") or hasattr(module, "heads"):
+        if name and (hasattr(module, "num_heads") or hasattr(module, "heads")):  # a model's own `heads` are layers
             found[f"{name}.heads"] = getattr(module, "num_heads", None) or module.heads
         for kind, key in SETTINGS:
             if isinstance(module, kind):

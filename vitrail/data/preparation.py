@@ -34,7 +34,7 @@ class Preparation(Protocol):
 
     @property
     def repeats(self) -> int:
-        """How many times in a row each sample is shown in an epoch, varied anew each time."""
+        """How many times in a row each sample is shown in an epoch, varied again each time."""
 
     def reader(self, source: Source) -> Callable[[Item], Any]:
         """Return the function that reads an item of this source: decoded, in the form that is cached."""
