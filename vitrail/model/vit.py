@@ -15,7 +15,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from torch import Tensor, nn
 
 from vitrail import plug, spec
-from vitrail.contract import Classifier
+from vitrail.contract import Classifier, ImageSpec
 from vitrail.errors import SpecError
 from vitrail.nn.attention import full
 from vitrail.nn.dot_product import check_heads
@@ -28,7 +28,7 @@ from vitrail.tokens import Layout, Tokens, check_input, cut
 STEMS, ATTENTIONS = "vitrail.stem", "vitrail.nn.attention"
 
 
-class Spec(spec.Spec):
+class Spec(ImageSpec):
     """Everything that determines what a Vision Transformer computes."""
 
     image_size: spec.SizeNd = (224, 224)
