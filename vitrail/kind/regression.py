@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from vitrail.calibration import COVERAGE, Calibration
+from vitrail.contract import Classifier, Model
 from vitrail.data.prepare.image import ImagePreparation
 from vitrail.data.table import Source, Stream, Table
 from vitrail.errors import DataError
@@ -19,7 +20,7 @@ from vitrail.run.number_card import number_card
 from vitrail.run.number_predictions import number_rows, write_number_rows, write_number_summaries
 from vitrail.run.predictions import PREDICTIONS
 from vitrail.training.evaluation import Answers
-from vitrail.training.recipe.image.finish import answer_splits, write_run
+from vitrail.training.recipe.image.finish import answer_splits, trained_classifier, write_run
 from vitrail.training.recipe.image.prepare import prepare_images
 from vitrail.training.task import Outcome, Task
 
@@ -58,7 +59,7 @@ def new_objective(task: Task) -> Regress:
     return Regress(mean=float(values.mean()), std=float(values.std()) or 1.0)
 
 
-def preparation(task: Task, model: Any, *, training: bool) -> ImagePreparation:
+def preparation(task: Task, model: Model, *, training: bool) -> ImagePreparation:
     """How images become the input of this model."""
     return prepare_images(task, model, training=training)
 
@@ -70,10 +71,10 @@ def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
     objective = new_objective(task)
     errors = objective.sample_losses(outcome.val.fields).numpy()
     half_width = conformal_half_width(errors, COVERAGE) if np.isfinite(errors).all() else None
-    objective.fold_into(outcome.model.heads)
+    objective.fold_into(trained_classifier(outcome).heads)
     target = task.config.get("request", {}).get("target", "number")
     calibration = Calibration(half_width=half_width, n=len(errors))
-    outcome.model.describe(kind="regression", labels=(target,), calibration=calibration)
+    trained_classifier(outcome).describe(kind="regression", labels=(target,), calibration=calibration)
     summaries = {split: _summarise(each, half_width) for split, each in answers.items()}
     found = {split: summary for split, summary in summaries.items() if summary is not None}
 
@@ -121,6 +122,6 @@ def _score(summary: NumberSummary | None) -> dict[str, Any]:
     }
 
 
-def write_report(path: Path, source: Source, *, model: Any = None) -> None:
+def write_report(path: Path, source: Source, *, model: Classifier | None = None) -> None:
     """Write the page of a run."""
     write_number_report(path, source, model=model)

@@ -115,7 +115,7 @@ class VisionTransformer(Classifier):
         self.pos_embed = nn.Parameter(torch.empty(1, spec.table_layout.num_tokens, width)) if learned else None
         self.register_buffer("pos_fixed", fixed_table(spec.position, spec.layout.grid, width), persistent=False)
         self.pos_drop = nn.Dropout(spec.dropout_rate)
-        self.blocks = build_encoder(
+        self.blocks: nn.Sequential = build_encoder(
             self._new_attention,
             depth=spec.depth,
             width=width,

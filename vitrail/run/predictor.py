@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vitrail.calibration import Calibration
 from vitrail.data.labels import NUM_IMAGENET, imagenet_classes
+from vitrail.engine.exported import ExportedModel, ImageModel
 from vitrail.errors import WeightsError
 from vitrail.run.predictions import SEPARATOR
 
@@ -47,7 +48,7 @@ class Prediction(NamedTuple):
 class Predictor:
     """A model with its labels and its calibration."""
 
-    def __init__(self, model: Any, *, top: int = TOP) -> None:
+    def __init__(self, model: ImageModel, *, top: int = TOP) -> None:
         self.model, self.labels = model, labels_of(model)
         self.calibration = calibration_of(model)
         self.top = min(top, len(self.labels))
@@ -77,7 +78,7 @@ class Predictor:
         return Prediction(*top[0], unknown, top, assigned)
 
 
-def require_classifier(model: Any) -> None:
+def require_classifier(model: ImageModel) -> None:
     """Reject a model whose head has not been trained."""
     head = getattr(model, "head", None)  # exported models have been checked before
     if head is not None and not any(bool(parameter.any()) for parameter in head.parameters()):
@@ -86,14 +87,14 @@ def require_classifier(model: Any) -> None:
         )
 
 
-def calibration_of(model: Any) -> Calibration:
+def calibration_of(model: ImageModel) -> Calibration:
     """The calibration of a model; the identity for weights that do not come from a run."""
     return model.calibration
 
 
-def labels_of(model: Any) -> tuple[str, ...]:
+def labels_of(model: ImageModel) -> tuple[str, ...]:
     """The names of a model's classes: its own, ImageNet's if there are a thousand, else numbers."""
-    if model.labels:
+    if model.labels or isinstance(model, ExportedModel):
         return tuple(model.labels)
     num = model.spec.num_classes
     if num == NUM_IMAGENET:

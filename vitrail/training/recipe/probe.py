@@ -21,7 +21,7 @@ from jaxtyping import Float, Int64
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from vitrail.contract import Objective
+from vitrail.contract import Classifier, Objective
 from vitrail.data.rng import make_rng, times_before
 from vitrail.data.table import Source, Stream, Table
 from vitrail.errors import DataError
@@ -59,7 +59,7 @@ class Views(NamedTuple):
 class Probe(NamedTuple):
     """A model without a head, its features, and the C chosen for them."""
 
-    model: Any
+    model: Classifier
     views: Views
     selection: CrossValidation
     objective: Objective
@@ -113,7 +113,7 @@ def _setting(task: Task, name: str) -> Any:
     return getattr(task.settings, name, Spec.model_fields[name].default)
 
 
-def compute_views(task: Task, model: Any, source: Source) -> Views:
+def compute_views(task: Task, model: Classifier, source: Source) -> Views:
     """Compute the features of each image and its mirror image, in bfloat16 if that is faster."""
     loader = task.make_loader(source, task.kind.preparation(task, model, training=False))
     plain, mirrored = Learner(model, Features()), Learner(Mirrored(model), Features())
@@ -170,7 +170,7 @@ def sample_shots(source: Source, shots: int, seed: int) -> Table:
     return source.only(np.sort(order[times_before(source.labels[order]) < shots]))
 
 
-def attach_head(headless: Any, linear: Linear, num_classes: int) -> Any:
+def attach_head(headless: Classifier, linear: Linear, num_classes: int) -> Classifier:
     """Return a copy with the classifier as its head; a distilled model averages two heads, so both get it."""
     model = deepcopy(headless)
     model.replace_head(num_classes)

@@ -30,6 +30,12 @@ from vitrail.training.task import Outcome, Task
 MAX_SHOWN = 3  # images named in a message
 
 
+def trained_classifier(outcome: Outcome) -> Classifier:
+    """The model of a recipe for images."""
+    assert isinstance(outcome.model, Classifier)
+    return outcome.model
+
+
 def answer_splits(task: Task, outcome: Outcome) -> dict[str, Answers]:
     """The answers for the validation split and, if there is one, the test split."""
     test = task.splits.test
@@ -52,7 +58,7 @@ def write_run(
     `scores` holds the score of each split, `card` makes the model card, `write_tables` writes predictions and summaries
     from the facts that the report shows.
     """
-    splits, model = task.splits, outcome.model
+    splits, model = task.splits, trained_classifier(outcome)
     if splits.val is splits.train:
         scores["val"]["cross_validated"] = True
     skipped = {name: detail for part in task.world.all_gather(task.skipped) for name, detail in part.items()}
