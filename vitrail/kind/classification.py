@@ -19,7 +19,8 @@ from vitrail.run.calibrate import calibrate
 from vitrail.run.card import model_card
 from vitrail.run.predictions import PREDICTIONS, prediction_rows, summary_of, write_predictions, write_summaries
 from vitrail.training.evaluation import Answers
-from vitrail.training.recipe.image.finish import answer_splits, trained_classifier, write_run
+from vitrail.training.recipe.image.classifier import as_classifier
+from vitrail.training.recipe.image.finish import answer_splits, write_run
 from vitrail.training.recipe.image.prepare import prepare_images
 from vitrail.training.task import Outcome, Task
 
@@ -75,7 +76,7 @@ def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
     classes, multi_label = task.splits.train.classes, task.splits.train.multi_label
     answers = answer_splits(task, outcome)
     calibration = calibrate(outcome.val["logits"], outcome.val["label"], multi_label=multi_label)
-    trained_classifier(outcome).describe(kind="classification", labels=tuple(classes), calibration=calibration)
+    as_classifier(outcome.model).describe(kind="classification", labels=tuple(classes), calibration=calibration)
     summaries = {
         split: summary_of(each["logits"], each["label"], classes, calibration)
         for split, each in answers.items()

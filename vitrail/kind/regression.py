@@ -20,7 +20,8 @@ from vitrail.run.number_card import number_card
 from vitrail.run.number_predictions import number_rows, write_number_rows, write_number_summaries
 from vitrail.run.predictions import PREDICTIONS
 from vitrail.training.evaluation import Answers
-from vitrail.training.recipe.image.finish import answer_splits, trained_classifier, write_run
+from vitrail.training.recipe.image.classifier import as_classifier
+from vitrail.training.recipe.image.finish import answer_splits, write_run
 from vitrail.training.recipe.image.prepare import prepare_images
 from vitrail.training.task import Outcome, Task
 
@@ -71,10 +72,10 @@ def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
     objective = new_objective(task)
     errors = objective.sample_losses(outcome.val.fields).numpy()
     half_width = conformal_half_width(errors, COVERAGE) if np.isfinite(errors).all() else None
-    objective.fold_into(trained_classifier(outcome).heads)
+    objective.fold_into(as_classifier(outcome.model).heads)
     target = task.config.get("request", {}).get("target", "number")
     calibration = Calibration(half_width=half_width, n=len(errors))
-    trained_classifier(outcome).describe(kind="regression", labels=(target,), calibration=calibration)
+    as_classifier(outcome.model).describe(kind="regression", labels=(target,), calibration=calibration)
     summaries = {split: _summarise(each, half_width) for split, each in answers.items()}
     found = {split: summary for split, summary in summaries.items() if summary is not None}
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import torch
 
 from vitrail.batch import Fields
-from vitrail.contract import Classifier, Model, Objective
+from vitrail.contract import Model, Objective
 from vitrail.data.loader import Loader
 from vitrail.data.preparation import Preparation
 from vitrail.data.table import Source
@@ -69,7 +69,7 @@ class Task:
     kind: Kind
     splits: Splits
     settings: CommonSettings
-    new_model: Callable[..., Classifier]
+    new_model: Callable[..., Model]
     """Creates the requested model, or another by `name`; further arguments override fields of its spec."""
     has_weights: bool
     can_choose_model: bool
@@ -223,8 +223,9 @@ class Task:
         loader = self.make_loader(self.splits.train, prepare, training=True, cached=True)
         if not settings.small_until:
             return loader, loader
-        assert isinstance(model, Classifier), "only images are trained on at a lower resolution"
-        reduced = prepare.reduced(settings.small_side, model.spec.layout.grid)
+        spec = model.spec
+        assert hasattr(spec, "layout"), "a model that starts at a lower resolution has a grid of cells"
+        reduced = prepare.reduced(settings.small_side, spec.layout.grid)
         return loader, self.make_loader(self.splits.train, reduced, training=True, cached=True)
 
     def measure_speed(self, model: Model) -> float:

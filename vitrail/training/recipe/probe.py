@@ -28,6 +28,7 @@ from vitrail.errors import DataError
 from vitrail.training import throughput
 from vitrail.training.evaluation import Answers, infer
 from vitrail.training.learner import Learner
+from vitrail.training.recipe.image.classifier import as_classifier
 from vitrail.training.recipe.image.features import Features, linear_targets
 from vitrail.training.recipe.image.linear import CrossValidation, Linear, cross_validate, fit_linear, put_head
 from vitrail.training.settings import CommonSettings
@@ -81,7 +82,7 @@ def fit_probe(task: Task) -> Probe:
     settings, splits = task.settings, task.splits
     shots, folds = _setting(task, "shots"), _setting(task, "folds")
     source = splits.train if shots is None else sample_shots(splits.train, shots, settings.seed)
-    model = task.new_model(num_classes=0).eval().to(task.world.device)
+    model = as_classifier(task.new_model(num_classes=0)).eval().to(task.world.device)
     views = compute_views(task, model, source)
     objective = task.kind.new_objective(task)
     targets = linear_targets(objective, views.labels)

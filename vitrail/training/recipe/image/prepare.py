@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from vitrail.contract import Classifier, Model
+from vitrail.contract import Model
 from vitrail.data.prepare.image import ImagePreparation
+from vitrail.training.recipe.image.classifier import as_classifier
 from vitrail.training.recipe.image.settings import ImageSettings
 from vitrail.training.task import Task
 
@@ -12,5 +13,4 @@ def prepare_images(task: Task, model: Model, *, training: bool) -> ImagePreparat
     """The model's preprocessing and, for training, the recipe's augmentation."""
     settings = task.settings
     augment = settings.augment if training and isinstance(settings, ImageSettings) else None
-    assert isinstance(model, Classifier), "only classifiers know how to preprocess images"
-    return ImagePreparation(preprocess=model.preprocess, augment=augment)
+    return ImagePreparation(preprocess=as_classifier(model).preprocess, augment=augment)
