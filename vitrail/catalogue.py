@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from vitrail import machine, plug
 from vitrail.about import About
 from vitrail.adapt import HEADS, ChannelRule, adapt, check_fit
-from vitrail.contract import Classifier
+from vitrail.contract import Classifier, ImageSpec
 from vitrail.data.transform import Preprocess
 from vitrail.errors import ShapeError, unknown_name
 from vitrail.names import canonical
@@ -40,7 +40,7 @@ class ModelInfo(NamedTuple):
     params: int
     gflops: float
     tokens: int
-    input_size: tuple[int, int, int]
+    input_size: tuple[int, ...]
     checkpoints: tuple[str, ...]
 
 
@@ -107,7 +107,7 @@ def _timm_constants(spec: Any) -> tuple[Any, ...]:
     return type(spec), stem if stem.name == "hybrid" else stem.name, spec.distilled, spec.attention
 
 
-def spec_named(name: str) -> Any:
+def spec_named(name: str) -> ImageSpec:
     """Return the specification of a model by any of its names; an unknown name's error lists the nearest ones."""
     try:
         for family in plug.entries(MODELS):
@@ -206,7 +206,7 @@ def create_model(
     return model
 
 
-def preprocess_for(name: str, spec: Any, stored: Preprocess | None) -> Preprocess | None:
+def preprocess_for(name: str, spec: ImageSpec, stored: Preprocess | None) -> Preprocess | None:
     """Return a model's preprocessing at its own size: `stored` with its weights, else the default for its name.
 
     None for inputs that are not images of one or three channels.
@@ -226,7 +226,9 @@ def preprocess_for(name: str, spec: Any, stored: Preprocess | None) -> Preproces
     return chosen.override({"mode": "grey" if num == 1 else "rgb", "mean": means[0], "std": means[1]})
 
 
-def _follow_file(spec: Any, loaded: Weights, fields: dict[str, Any]) -> tuple[Any, dict[str, torch.Tensor], list[str]]:
+def _follow_file(
+    spec: ImageSpec, loaded: Weights, fields: dict[str, Any]
+) -> tuple[ImageSpec, dict[str, torch.Tensor], list[str]]:
     """Set the specification's fields as the file has them, except those that the caller set."""
     state, changes, follow = dict(loaded.state), [], {}
     head = state.get("head.weight", state.get("head.fc.weight"))

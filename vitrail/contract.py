@@ -12,19 +12,38 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from jaxtyping import Float
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from vitrail import plug
 from vitrail.batch import Fields, count_rows
 from vitrail.errors import ShapeError
 from vitrail.metric.score import Metric, Score
-from vitrail.spec import Spec
-from vitrail.tokens import Tokens
+from vitrail.spec import SizeNd, Spec
+from vitrail.tokens import Layout, Tokens
 
 if TYPE_CHECKING:  # networks know nothing of data, except in these types
     from vitrail.about import About
     from vitrail.calibration import Calibration
     from vitrail.data.transform import Preprocess
+
+
+class ImageSpec(Spec):
+    """What the specifications of all classifiers declare."""
+
+    image_size: SizeNd
+    channels: PositiveInt
+    num_classes: NonNegativeInt
+    if TYPE_CHECKING:  # a field of some, a property of others
+
+        @property
+        def width(self) -> int:
+            """The width of the pooled features."""
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the tokens of an input of `image_size`."""
+        raise NotImplementedError
 
 
 class Model(nn.Module):
@@ -53,6 +72,7 @@ class Classifier(Model):
     """An image model with a linear head: `forward` is `classify(encode(tokenize(image)))`."""
 
     TAKES = ("image",)
+    spec: ImageSpec
     pool: Callable[[Tokens], Float[Tensor, "B D"]]
     replace_head: Callable[[int], None]
     head: nn.Module
@@ -89,7 +109,7 @@ class Classifier(Model):
         if self.about.preprocess is None:
             raise ShapeError(
                 "images have one or three channels, so this model has no preprocessing for them.",
-                got=f"a model of {getattr(self.spec, 'channels', '?')} channels.",
+                got=f"a model of {self.spec.channels} channels.",
                 hint="tensors as its input.",
             )
         return self.about.preprocess

@@ -9,8 +9,10 @@ import torch
 
 from vitrail import catalogue
 from vitrail.adapt import check_fit
+from vitrail.contract import Classifier, ImageSpec
 from vitrail.errors import ShapeError, SpecError, WeightsError
 from vitrail.names import canonical
+from vitrail.spec import Spec
 from vitrail.weights.rules import State
 from vitrail.weights.source import Weights
 
@@ -22,14 +24,14 @@ def list_candidates(source: str) -> list[str]:
     return sorted(catalogue.list_models(), key=lambda name: (name not in source, name.startswith("deit")))
 
 
-def find_matches(loaded: Weights, names: list[str]) -> list[tuple[str, Any]]:
+def find_matches(loaded: Weights, names: list[str]) -> list[tuple[str, ImageSpec]]:
     """Return those of the models that have the tensors' shapes, with their specifications: at least one.
 
     Models that match at their own image size take precedence over those that match at another size.
     """
     shapes = {key: tensor.shape for key, tensor in loaded.state.items()}
-    found: list[tuple[str, Any]] = []
-    resized: list[tuple[str, Any]] = []
+    found: list[tuple[str, ImageSpec]] = []
+    resized: list[tuple[str, ImageSpec]] = []
     for name in names:
         spec = named = catalogue.spec_named(name)
         fields = {field: value for field, value in _infer_fields(loaded).items() if field in type(spec).model_fields}
@@ -73,7 +75,7 @@ def only_name(source: str, loaded: Weights, *, hint: str) -> str:
     return names[0]
 
 
-def _with_channels(spec: Any, state: State) -> tuple[Any, Shapes]:
+def _with_channels(spec: ImageSpec, state: State) -> tuple[ImageSpec, Shapes]:
     """Set the specification's input channels as in the file; also return the shapes that it then expects."""
     name, expected = _expected_shapes(spec)
     first = state.get(name)
@@ -84,13 +86,13 @@ def _with_channels(spec: Any, state: State) -> tuple[Any, Shapes]:
 
 
 @lru_cache(maxsize=1024)  # the whole catalogue takes more than a second, and the next file needs it again
-def _expected_shapes(spec: Any) -> tuple[str, Shapes]:
+def _expected_shapes(spec: Spec) -> tuple[str, Shapes]:
     """Return the name of a model's first weight, and the shapes of all its tensors."""
     model = _on_meta(spec)
     return model.first_weight, {key: tensor.shape for key, tensor in model.state_dict().items()}
 
 
-def _on_meta(spec: Any) -> Any:
+def _on_meta(spec: Spec) -> Classifier:
     with catalogue.on_meta():
         return catalogue.build(spec)
 

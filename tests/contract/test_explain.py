@@ -75,6 +75,12 @@ def test_the_training_mode_of_a_model_is_restored() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_a_compiled_model_is_explained() -> None:
+    model, image = small("class token"), random_image()
+    compiled = torch.compile(model, backend="eager")
+    assert explain(compiled, image).probabilities == explain(model, image).probabilities
+
+
 def test_the_window_is_what_the_model_sees(tmp_path: Path) -> None:
     """Also for an image with an EXIF rotation: its window is that of the upright one."""
     model = small("class token")

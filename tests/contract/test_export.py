@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from tests.contract.colours import COLOURS, exit_code, learn, pixels_of, write_colours
-from vitrail import create_model, evaluate, export, load, plug, predict
+from vitrail import create_model, evaluate, export, figures, load, plug, predict
 from vitrail.data.transform import Preprocess
 from vitrail.engine.exported import RUNTIMES, find_exported_file
 from vitrail.errors import ExportError, InspectionError, RunError, SpecError
@@ -95,6 +95,8 @@ def test_an_export_works_wherever_a_model_does(home: Path, best: dict[str, Any])
     )
     with pytest.raises(InspectionError, match="exported model returns predictions only"):
         plug.import_from("vitrail.verbs.explain", "explain")(home / "best", [home / "data" / "val"], out=home / "pages")
+    with pytest.raises(InspectionError, match="exported model returns predictions only"):
+        figures(home / "best", out=home / "pages")
     with pytest.raises(ExportError, match="is already an export"):
         export(home / "best", data=home / "data")
 

@@ -176,6 +176,8 @@ def test_receptive_fields_of_convolutions_grow_and_attention_is_global() -> None
     stem, first, *_ = (field for _, field in receptive_fields(small("class token"), images))
     assert (stem > 0).sum() == 16 * 16
     assert (first > 0).float().mean() > 0.99
+    with pytest.raises(InspectionError, match="no stages to compare"):
+        list(receptive_fields(create_model("linear_16"), images[..., :16, :16]))
 
 
 def test_faithfulness_separates_a_good_map_from_a_bad_one() -> None:

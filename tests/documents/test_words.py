@@ -107,3 +107,11 @@ def test_percentages_have_a_space(path: Path) -> None:
     formats = re.findall(r"\{[^{}\n]*:[^{}\n]*\.\d%\}", text) if path.suffix == ".py" else []
     prose = re.findall(r"\d%(?! *[;,)}\"]).*", text) if path.suffix == ".md" else []
     assert not formats + prose
+
+
+@pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_models_have_a_type(path: Path) -> None:
+    """A model is a Model, a Classifier, a VisionTransformer or an ExportedModel; mypy holds the code to it."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    untyped = re.compile(r"(model|network|headless|rebuilt): Any\b|\bdef \w*(model|network)\w*\(.*\) -> Any\b")
+    assert not [line for line in lines if untyped.search(line)]

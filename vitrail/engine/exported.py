@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from vitrail import plug
 from vitrail.about import About
 from vitrail.calibration import Calibration
+from vitrail.contract import Classifier
 from vitrail.data.transform import RawPixels
 from vitrail.errors import ExportError, brief
 from vitrail.machine import avoid_broken_tiles, num_cores
@@ -64,6 +65,10 @@ class ExportedModel(nn.Module):
 
     def forward(self, images: UInt8[Tensor, "B C Y X"]) -> Float[Tensor, "B K"]:
         return torch.from_numpy(self.run(prepare_input(images.permute(0, 2, 3, 1).numpy(), self.facts["takes"])))
+
+
+ImageModel = Classifier | ExportedModel
+"""A model that maps images to outputs, in PyTorch or in another engine."""
 
 
 def prepare_input(pixels: UInt8[np.ndarray, "B Y X C"], takes: str) -> NDArray[Any]:

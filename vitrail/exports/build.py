@@ -167,7 +167,7 @@ def metadata_for(tracer: Tracer, precision: str) -> dict[str, Any]:
     """What an exported file says about itself."""
     model = tracer.graph.model
     return {
-        "name": getattr(model, "name", "") or type(model).__name__,
+        "name": model.name or type(model).__name__,
         "precision": precision,
         "takes": tracer.graph.input_dtype,
         "dynamic": tracer.dynamic,

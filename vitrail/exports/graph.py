@@ -9,8 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitrail.contract import Classifier
 from vitrail.errors import ExportError
+from vitrail.model.vit import VisionTransformer
 from vitrail.nn.attention.full import Attention
+from vitrail.nn.block import Block
 from vitrail.nn.last_block import LastBlock
 from vitrail.nn.merge import MergingBlocks
 from vitrail.run.predictor import calibration_of
@@ -28,7 +31,7 @@ class Graph(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, model: Any, *, input_dtype: InputDtype = "uint8") -> None:
+    def __init__(self, model: Classifier, *, input_dtype: InputDtype = "uint8") -> None:
         super().__init__()
         self.model, self.input_dtype = model, input_dtype
         calibration = calibration_of(model)
@@ -53,10 +56,10 @@ class Graph(nn.Module):
         return torch.zeros(batch_size, channels, *size)
 
 
-def resize_model(model: Any, size: tuple[int, int]) -> Any:
+def resize_model(model: Classifier, size: tuple[int, int]) -> Classifier:
     """A copy of a model for images of another size."""
     model = copy.deepcopy(model).eval()
-    if hasattr(model.spec, "stem"):
+    if isinstance(model, VisionTransformer):
         table = model.position_table(cut(size, model.spec.stem.cell))
         if table is not None:
             name = "pos_embed" if model.pos_embed is not None else "pos_fixed"
@@ -67,7 +70,7 @@ def resize_model(model: Any, size: tuple[int, int]) -> Any:
     return model
 
 
-def prepare_for_export(model: Any, *, merge: int = 0, dynamic: bool = False) -> Any:
+def prepare_for_export(model: Classifier, *, merge: int = 0, dynamic: bool = False) -> Classifier:
     """A copy of a model that computes only what its head reads.
 
     With `merge`, each block merges that many pairs of patch tokens. With `dynamic`, it takes any image size that the
@@ -76,19 +79,21 @@ def prepare_for_export(model: Any, *, merge: int = 0, dynamic: bool = False) -> 
     model = copy.deepcopy(model).eval().requires_grad_(False)
     if merge:
         _merge_tokens(model, merge, dynamic=dynamic)
-    elif getattr(model.spec, "pool", "") == "token" and _has_full_attention(model.blocks[-1]):
-        model.blocks[-1] = LastBlock(model.blocks[-1], 1 + model.spec.distilled)
-    if dynamic and hasattr(model.spec, "stem"):
+    elif isinstance(model, VisionTransformer) and model.spec.pool == "token":
+        last = model.blocks[-1]
+        if isinstance(last, Block) and _has_full_attention(last):
+            model.blocks[-1] = LastBlock(last, 1 + model.spec.distilled)
+    if dynamic and isinstance(model, VisionTransformer):
         _resize_positions_in_graph(model)
     return model
 
 
-def _has_full_attention(block: Any) -> bool:
+def _has_full_attention(block: Block) -> bool:
     return type(block.attn) is Attention and not block.attn.causal
 
 
-def _merge_tokens(model: Any, num_pairs: int, *, dynamic: bool) -> None:
-    if not hasattr(model, "blocks") or dynamic:
+def _merge_tokens(model: Classifier, num_pairs: int, *, dynamic: bool) -> None:
+    if not isinstance(model, VisionTransformer) or dynamic:
         raise ExportError(
             "--merge works only for Vision Transformers of a fixed image size.",
             got="--dynamic." if dynamic else f"{type(model).__name__}.",
@@ -97,10 +102,10 @@ def _merge_tokens(model: Any, num_pairs: int, *, dynamic: bool) -> None:
     model.blocks = MergingBlocks(model.blocks, num_pairs)
 
 
-def _resize_positions_in_graph(model: Any) -> None:
+def _resize_positions_in_graph(model: VisionTransformer) -> None:
     if model.pos_embed is not None:
         old, table, rule = model.spec.table_layout, model.pos_embed, model.spec.resize_rule
-        model.position_table = lambda grid: resize_table_in_graph(table, old, grid, rule)
+        model.position_table = lambda grid: resize_table_in_graph(table, old, grid, rule)  # type: ignore[method-assign]
     elif model.pos_fixed is not None:
         raise ExportError(
             "sine position embeddings cannot be resized in the graph.",

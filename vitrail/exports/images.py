@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitrail.contract import Classifier
 from vitrail.data.find import open_data
 from vitrail.data.prepare.image import image_loader
 from vitrail.data.table import Source, Table
@@ -55,7 +55,7 @@ class ImageBudget:
 
 
 def load_images(
-    model: Any,
+    model: Classifier,
     model_name: str,
     data: str | Path | None,
     *,
@@ -126,7 +126,7 @@ def _split_off_calibration(source: Source) -> tuple[Source, Source]:
 
 
 def _read_pixels(
-    model: Any, source: Source, limit: int, progress: Progress | None, time_limit: ImageBudget | None = None
+    model: Classifier, source: Source, limit: int, progress: Progress | None, time_limit: ImageBudget | None = None
 ) -> tuple[NDArray[np.uint8], Tensor]:
     """At most `limit` readable images of a source, or as many as the time limit allows."""
     preprocess = RawPixels.parse(model.preprocess.model_dump(mode="json"))
@@ -149,7 +149,7 @@ def _read_pixels(
     return np.concatenate(images)[:limit], torch.cat(labels)[:limit]
 
 
-def _without_data(model: Any, model_name: str) -> ExportImages:
+def _without_data(model: Classifier, model_name: str) -> ExportImages:
     golden = read_golden(Path(model_name)) if Path(model_name).is_dir() else None
     size: Sequence[int] = model.preprocess.size
     if golden is not None and golden["pixels"].shape[1:3] == torch.Size(size):

@@ -14,7 +14,7 @@ from vitrail.exports.tracing import quiet
 NO_TELEMETRY = "NNCF_CI"
 
 
-def quantize(model: Any, pixels: NDArray[Any], *, float_nodes: Sequence[str]) -> Any:
+def quantize(graph: Any, pixels: NDArray[Any], *, float_nodes: Sequence[str]) -> Any:
     """An ONNX or OpenVINO model with its matrix products in 8 bits, except for the nodes in `float_nodes`."""
     os.environ.setdefault(NO_TELEMETRY, "1")  # it would report usage over the network
     import nncf
@@ -23,7 +23,7 @@ def quantize(model: Any, pixels: NDArray[Any], *, float_nodes: Sequence[str]) ->
     patterns = [rf"{re.escape(name)}(/.*)?" for name in float_nodes]
     with quiet():
         return nncf.quantize(
-            model,
+            graph,
             nncf.Dataset([{"pixels": each[None]} for each in pixels]),
             subset_size=len(pixels),
             model_type=nncf.ModelType.TRANSFORMER,

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitrail.engine.exported import ImageModel
 from vitrail.exports.budget import Progress
 from vitrail.exports.images import BATCH_SIZE, ExportImages
 from vitrail.metric.interval import Interval, wilson_interval
@@ -53,7 +54,7 @@ class Fidelity:
 
 
 def compute_logits(
-    model: Any, pixels: NDArray[np.uint8], progress: Progress | None = None, *, batch_size: int = BATCH_SIZE
+    model: ImageModel, pixels: NDArray[np.uint8], progress: Progress | None = None, *, batch_size: int = BATCH_SIZE
 ) -> Float[Tensor, "n K"]:
     """The logits of a PyTorch model or an export."""
     rows = []
@@ -101,7 +102,7 @@ class Speed:
 
 
 def measure_speeds(
-    models: Mapping[str, Any],
+    models: Mapping[str, ImageModel],
     pixels: NDArray[np.uint8],
     *,
     seconds: float = SECONDS,
@@ -127,7 +128,7 @@ def speed_cost(seconds: float, seconds_per_image: float) -> float:
     return max(2 * seconds, least)
 
 
-def _call(model: Any, batch: NDArray[np.uint8]) -> Callable[[], Any]:
+def _call(model: ImageModel, batch: NDArray[np.uint8]) -> Callable[[], Any]:
     """From pixels to logits, including normalisation, which exports do inside."""
 
     def call() -> Any:

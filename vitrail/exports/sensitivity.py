@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +15,7 @@ NUM_IMAGES = 8
 
 
 @torch.inference_mode()
-def rank_layers(model: Any, images: Float[Tensor, "B C Y X"]) -> list[str]:
+def rank_layers(model: nn.Module, images: Float[Tensor, "B C Y X"]) -> list[str]:
     """The names of the linear and convolutional layers, the most sensitive to 8-bit rounding first."""
     images = images[:NUM_IMAGES]
     reference = model(images).log_softmax(dim=1)

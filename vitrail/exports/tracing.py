@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -19,6 +19,9 @@ from torch import nn
 from vitrail.errors import ExportError, brief
 from vitrail.exports.graph import Graph
 from vitrail.exports.sensitivity import quantizable_layers
+
+if TYPE_CHECKING:  # imported where it is used
+    import onnx
 
 SCOPES = "pkg.torch.onnx.name_scopes"
 MAX_BATCH = 4096
@@ -50,7 +53,7 @@ class Tracer:
         self.graph, self.dynamic = graph, dynamic
 
     @cached_property
-    def onnx_model(self) -> Any:
+    def onnx_model(self) -> onnx.ModelProto:
         """The ONNX model."""
         return to_onnx(self.graph, dynamic=self.dynamic)
 
@@ -64,7 +67,7 @@ class Tracer:
         return [node for layer in layers for node in self.layers.get(layer, ())]
 
 
-def to_onnx(graph: Graph, *, dynamic: bool = False) -> Any:
+def to_onnx(graph: Graph, *, dynamic: bool = False) -> onnx.ModelProto:
     """Trace a graph to an ONNX model."""
     with quiet():
         try:
@@ -85,7 +88,7 @@ def to_onnx(graph: Graph, *, dynamic: bool = False) -> Any:
     return program.model_proto
 
 
-def save(onnx_model: Any, path: Path) -> None:
+def save(onnx_model: onnx.ModelProto, path: Path) -> None:
     """Write an ONNX model; one of more than two gigabytes stores its weights in a file beside it."""
     import onnx
 
@@ -96,7 +99,7 @@ def save(onnx_model: Any, path: Path) -> None:
     onnx.save(onnx_model, path, save_as_external_data=large, location=f"{path.name}.data" if large else None)
 
 
-def nodes_by_layer(onnx_model: Any, model: nn.Module) -> dict[str, list[str]]:
+def nodes_by_layer(onnx_model: onnx.ModelProto, model: nn.Module) -> dict[str, list[str]]:
     """For each linear and convolutional layer, the names of the nodes that multiply by its weights."""
     layers = quantizable_layers(model)
     nodes: dict[str, list[str]] = {}

@@ -10,12 +10,12 @@ from torch import nn
 from vitrail import catalogue, plug
 from vitrail.about import About
 from vitrail.adapt import check_fit
+from vitrail.contract import Classifier, ImageSpec
 from vitrail.data.exchange import from_timm
 from vitrail.data.transform import Preprocess
 from vitrail.engine.exported import ExportedModel
 from vitrail.errors import InspectionError, SpecError, VitrailError
 from vitrail.model import vit
-from vitrail.spec import Spec
 from vitrail.weights.rules import State
 from vitrail.weights.source import FORMATS, get_format
 
@@ -23,9 +23,10 @@ POOLS = {"token": "token", "avg": "mean", "map": "attention"}
 TOLERANCE = 1e-3  # relative to the largest logit
 
 
-def adopt(model: Any) -> Any:
+def adopt(model: object) -> Classifier:
     """Return the model as a Vitrail model; one that already is only gets a `preprocess` if it has none."""
-    if isinstance(getattr(model, "spec", None), Spec):
+    model = getattr(model, "_orig_mod", model)  # torch.compile wraps it
+    if isinstance(model, Classifier):
         if model.about.preprocess is None:
             model.describe(preprocess=catalogue.preprocess_for("", model.spec, None))
         if model.about.preprocess is None:
@@ -36,11 +37,7 @@ def adopt(model: Any) -> Any:
             )
         return model
     if isinstance(model, ExportedModel):
-        raise InspectionError(
-            "an exported model returns predictions only and cannot be explained.",
-            got=f"{model.engine}.",
-            hint="the run that it was exported from.",
-        )
+        raise exported_error(model)
     if not isinstance(model, nn.Module):
         raise InspectionError(
             "this is not a model.", got=f"a {type(model).__name__}.", hint="a Vitrail, timm or transformers model."
@@ -58,16 +55,25 @@ def adopt(model: Any) -> Any:
     return rebuilt
 
 
-def _rebuild(model: Any) -> Any:
-    tensors = model.state_dict()
+def exported_error(model: ExportedModel) -> InspectionError:
+    """The error for a model that has no features to show."""
+    return InspectionError(
+        "an exported model returns predictions only and cannot be explained.",
+        got=f"{model.engine}.",
+        hint="the run that it was exported from.",
+    )
+
+
+def _rebuild(foreign: Any) -> Classifier:
+    tensors = foreign.state_dict()
     form = next((each for each in map(get_format, plug.entries(FORMATS)) if each.recognise(tensors.keys())), None)
     if form is None:
         raise InspectionError("its tensor names are unknown.", got="", hint="")
-    config = model.config.to_dict() if hasattr(model, "config") else {}
+    config = foreign.config.to_dict() if hasattr(foreign, "config") else {}
     facts = form.infer_fields(config, tensors.keys()) if hasattr(form, "infer_fields") else {}
     state = form.read(tensors)
-    pretrained_cfg = getattr(model, "pretrained_cfg", None) or {}
-    spec = _infer_spec(model, state, facts, pretrained_cfg.get("architecture", ""))
+    pretrained_cfg = getattr(foreign, "pretrained_cfg", None) or {}
+    spec = _infer_spec(foreign, state, facts, pretrained_cfg.get("architecture", ""))
     with catalogue.on_meta():
         rebuilt = catalogue.build(spec)
     check_fit(state, rebuilt.state_dict(), "a model of this form")
@@ -88,12 +94,12 @@ def _rebuild(model: Any) -> Any:
     return rebuilt.eval()
 
 
-def _infer_spec(model: Any, state: State, facts: dict[str, Any], name: str) -> Any:
+def _infer_spec(foreign: Any, state: State, facts: dict[str, Any], name: str) -> ImageSpec:
     """The spec, inferred from the tensors and from the module that holds them."""
     kernel = state.get("patch_embed.proj.weight")
-    if kernel is None or kernel.shape[-1] == 1 or (not hasattr(model, "blocks") and "heads" not in facts):
+    if kernel is None or kernel.shape[-1] == 1 or (not hasattr(foreign, "blocks") and "heads" not in facts):
         spec = catalogue.spec_named(name)  # hybrids and BiT are identified by name
-        return spec.override({**facts, "num_classes": model.num_classes})
+        return spec.override({**facts, "num_classes": foreign.num_classes})
     fields: dict[str, Any] = {
         "stem": {"name": "patch", "patch": list(kernel.shape[2:])},
         "channels": kernel.shape[1],
@@ -110,13 +116,13 @@ def _infer_spec(model: Any, state: State, facts: dict[str, Any], name: str) -> A
         "pre_logits": state["pre_logits.fc.weight"].shape[0] if "pre_logits.fc.weight" in state else None,
         **facts,
     }
-    if hasattr(model, "blocks"):  # timm
-        block = model.blocks[0]
+    if hasattr(foreign, "blocks"):  # timm
+        block = foreign.blocks[0]
         fields |= {
-            "image_size": model.patch_embed.img_size,
+            "image_size": foreign.patch_embed.img_size,
             "heads": block.attn.num_heads,
             "norm_eps": block.norm1.eps,
-            "pool": POOLS[model.global_pool],
+            "pool": POOLS[foreign.global_pool],
             "activation": "gelu_tanh" if getattr(block.mlp.act, "approximate", "none") == "tanh" else "gelu",
         }
     grid = [side // cell for side, cell in zip(fields["image_size"], fields["stem"]["patch"], strict=True)]
@@ -125,14 +131,14 @@ def _infer_spec(model: Any, state: State, facts: dict[str, Any], name: str) -> A
 
 
 @torch.no_grad()
-def _check_outputs(model: Any, rebuilt: Any) -> None:
+def _check_outputs(foreign: nn.Module, rebuilt: Classifier) -> None:
     """Reject a model whose logits differ from those of its rebuilt version."""
-    like = next(model.parameters())
+    like = next(foreign.parameters())
     images = torch.randn(1, rebuilt.spec.channels, *rebuilt.spec.image_size, generator=torch.Generator().manual_seed(0))
-    was_training = model.training
-    model.eval()
-    theirs = model(images.to(like))
-    model.train(was_training)
+    was_training = foreign.training
+    foreign.eval()
+    theirs = foreign(images.to(like))
+    foreign.train(was_training)
     theirs = getattr(theirs, "logits", theirs)
     ours = rebuilt(images.to(like))
     gap = (ours - theirs).abs().max().item()

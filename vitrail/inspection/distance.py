@@ -6,7 +6,7 @@ Figure 7 (right) of arXiv 2010.11929; the transformer's counterpart of receptive
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vitrail.errors import ShapeError
 from vitrail.inspection.trace import iter_attention
+from vitrail.model.vit import VisionTransformer
 from vitrail.tokens import Layout
 
 
@@ -52,7 +53,7 @@ def entropy(weights: Float[Tensor, "B H N N"]) -> Float[Tensor, "B H"]:
     return -(weights * weights.clamp_min(1e-30).log2()).sum(dim=-1).mean(dim=-1)
 
 
-def measure_heads(model: Any, batches: Iterable[Float[Tensor, "B C Y X"]]) -> HeadStats:
+def measure_heads(model: VisionTransformer, batches: Iterable[Float[Tensor, "B C Y X"]]) -> HeadStats:
     """Mean distance and entropy of every head over many images."""
     total, num = torch.zeros(2, len(model.blocks), model.spec.heads, dtype=torch.float64), 0
     for images in batches:
@@ -62,7 +63,7 @@ def measure_heads(model: Any, batches: Iterable[Float[Tensor, "B C Y X"]]) -> He
     return HeadStats(*(total / max(1, num)))
 
 
-def _measure_image(model: Any, images: Float[Tensor, "1 C Y X"]) -> Iterator[Float[Tensor, "2 H"]]:
+def _measure_image(model: VisionTransformer, images: Float[Tensor, "1 C Y X"]) -> Iterator[Float[Tensor, "2 H"]]:
     layout = model.spec.layout
     cell = tuple(side / cells for side, cells in zip(images.shape[2:], layout.grid, strict=True))
     for weights in iter_attention(model, images):

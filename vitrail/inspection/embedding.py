@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -11,7 +9,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitrail.contract import Classifier
 from vitrail.errors import InspectionError
+from vitrail.model.vit import VisionTransformer
 from vitrail.tokens import Layout
 
 
@@ -23,9 +23,9 @@ def principal_components(rows: Float[Tensor, "n d"], num: int) -> Float[Tensor, 
     return (directions * largest.sign()).float()
 
 
-def filters(model: Any, num: int = 28) -> Float[Tensor, "n P P C"]:
+def filters(model: Classifier, num: int = 28) -> Float[Tensor, "n P P C"]:
     """The principal components of the patch embedding's filters as images with values from 0 to 1."""
-    if getattr(getattr(model.spec, "stem", None), "name", "") != "patch":
+    if not isinstance(model, VisionTransformer) or model.spec.stem.name != "patch":
         raise InspectionError(
             "this model has no linear patch embedding, so no filters to show.",
             got=f"a {type(model).__name__} with a convolutional stem.",
@@ -37,10 +37,10 @@ def filters(model: Any, num: int = 28) -> Float[Tensor, "n P P C"]:
     return ((components - low) / (high - low).clamp_min(1e-12)).view(-1, *weight.shape[1:]).permute(0, 2, 3, 1)
 
 
-def position_similarity(model: Any) -> Float[Tensor, "Y X Y X"]:
+def position_similarity(model: Classifier) -> Float[Tensor, "Y X Y X"]:
     """The cosine similarity between the position embedding of each cell (first two dimensions) and every other."""
     layout: Layout = model.spec.layout
-    table = model.position_table(layout.grid) if hasattr(model, "position_table") else None
+    table = model.position_table(layout.grid) if isinstance(model, VisionTransformer) else None
     if table is None:
         raise InspectionError("this model has no position embeddings.", got=f"a {type(model).__name__}.")
     cells = F.normalize(table[0, -layout.num_cells :].detach().float(), dim=1)

@@ -13,9 +13,10 @@ import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail import plug
+from vitrail.contract import Classifier
 from vitrail.data.decode import Pixels, as_pixels, decode_image, orient_image, orientation_of, read_file, to_rgb
 from vitrail.data.transform import Preprocess
 from vitrail.errors import InspectionError
@@ -35,7 +36,7 @@ class Explanation:
     """A model's prediction for one image, with heatmaps of the evidence."""
 
     name: str
-    model: Any = field(repr=False)
+    model: Classifier = field(repr=False)
     image: Pixels = field(repr=False)
     """The full image, upright."""
     window: tuple[float, float, float, float]
@@ -87,7 +88,7 @@ class Explanation:
 
 
 def explain(
-    model: Any,
+    model: nn.Module,
     image: ImageInput,
     *,
     classes: Sequence[str | int] | str | int | None = None,
@@ -162,7 +163,7 @@ def read_image(image: ImageInput, preprocess: Preprocess) -> tuple[str, Pixels, 
     return "image", full, as_pixels(full, preprocess.mode)
 
 
-def available_methods(model: Any) -> list[str]:
+def available_methods(model: Classifier) -> list[str]:
     """The methods that work for a model, those based on attention first."""
     attention = trace.has_attention(model)
     return [name for name in _all_methods() if attention or not plug.load(METHODS, name).NEEDS_ATTENTION]
@@ -172,7 +173,7 @@ def _all_methods() -> list[str]:
     return sorted(plug.entries(METHODS), key=lambda name: (not plug.load(METHODS, name).NEEDS_ATTENTION, name))
 
 
-def _select_methods(model: Any, requested: Sequence[str] | None) -> list[str]:
+def _select_methods(model: Classifier, requested: Sequence[str] | None) -> list[str]:
     """The requested methods, or all, those based on attention first; fails if the model lacks what they need."""
     for name in requested or ():
         plug.load(METHODS, name)

@@ -8,12 +8,12 @@ model: a random map and an edge map.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 NUM_STEPS = 14
 BLUR = 16  # the factor by which an image is downsampled to blur it
@@ -59,7 +59,12 @@ def random_map(grid: tuple[int, ...], seed: int) -> Float[Tensor, "Y X"]:
 
 @torch.no_grad()
 def compute_curves(
-    model: Any, images: Float[Tensor, "1 C Y X"], number: int, heatmap: Float[Tensor, "Y X"], *, steps: int = NUM_STEPS
+    model: nn.Module,
+    images: Float[Tensor, "1 C Y X"],
+    number: int,
+    heatmap: Float[Tensor, "Y X"],
+    *,
+    steps: int = NUM_STEPS,
 ) -> Curves:
     """The probability of class `number` while cells are added and removed in the heatmap's order."""
     order = heatmap.flatten().argsort(descending=True, stable=True)
@@ -77,7 +82,7 @@ def compute_curves(
 
 
 def evaluate_heatmaps(
-    model: Any, images: Float[Tensor, "1 C Y X"], number: int, heatmaps: Mapping[str, Tensor], *, seed: int = 0
+    model: nn.Module, images: Float[Tensor, "1 C Y X"], number: int, heatmaps: Mapping[str, Tensor], *, seed: int = 0
 ) -> dict[str, Curves]:
     """The curves of each heatmap and of the two baselines."""
     grid = tuple(next(iter(heatmaps.values())).shape)

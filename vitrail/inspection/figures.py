@@ -7,9 +7,9 @@ import io
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from vitrail import plug
+from vitrail.contract import Classifier
 from vitrail.errors import InspectionError
 from vitrail.files import atomic_write, write_text
 from vitrail.inspection.drawing import Drawing, save_figure
@@ -23,7 +23,7 @@ Progress = Callable[[int, int], None]
 
 
 def write_figures(
-    model: Any,
+    model: Classifier,
     sample: Sample | None,
     folder: Path,
     *,
@@ -61,7 +61,7 @@ def write_figures(
     page = render_template(
         "vitrail.inspection",
         "figures.html",
-        name=getattr(model, "name", "") or type(model).__name__,
+        name=model.name or type(model).__name__,
         figures=figures,
         num_images=0 if sample is None else len(sample),
     )

@@ -20,6 +20,7 @@ from vitrail.data.decode import Pixels
 from vitrail.errors import InspectionError
 from vitrail.inspection import embedding, trace
 from vitrail.inspection.explanation import METHODS, Explanation
+from vitrail.model.vit import VisionTransformer
 from vitrail.pages import render_template
 from vitrail.run.predictor import calibration_of
 from vitrail.tokens import Layout
@@ -79,14 +80,13 @@ def page_data(explanation: Explanation) -> dict[str, Any]:
         "grid": list(next(iter(explanation.heatmaps.values())).shape[1:]),
     }
     if trace.has_attention(explanation.model):
-        data |= _encoder_data(explanation)
+        data |= _encoder_data(explanation, explanation.model)
     return data
 
 
 @torch.no_grad()
-def _encoder_data(explanation: Explanation) -> dict[str, Any]:
+def _encoder_data(explanation: Explanation, model: VisionTransformer) -> dict[str, Any]:
     """Attention, token colours, position similarity and patch embedding filters."""
-    model = explanation.model
     with trace.eval_mode(model):
         traced = trace.trace(model, explanation.inputs)
     outputs = (*traced.inputs[1:], traced.output)
@@ -94,7 +94,7 @@ def _encoder_data(explanation: Explanation) -> dict[str, Any]:
     return {
         "attention": {
             "layers": len(model.blocks),
-            "heads": model.blocks[0].attn.heads,
+            "heads": model.spec.heads,
             "rows": traced.output.x.shape[1],
             "prefix": _prefix_names(model),
             **_pack_attention(model, traced),
@@ -105,7 +105,7 @@ def _encoder_data(explanation: Explanation) -> dict[str, Any]:
     }
 
 
-def _pack_attention(model: Any, traced: trace.Trace) -> dict[str, Any]:
+def _pack_attention(model: VisionTransformer, traced: trace.Trace) -> dict[str, Any]:
     """Attention small enough for a page: large models get fewer shades, larger ones also pooled cells.
 
     One block at a time, so that memory holds the matrices of one. Attention to prefix tokens is stored separately and
@@ -128,7 +128,7 @@ def _pack_attention(model: Any, traced: trace.Trace) -> dict[str, Any]:
     }
 
 
-def _choose_packing(model: Any, traced: trace.Trace) -> tuple[int, int]:
+def _choose_packing(model: VisionTransformer, traced: trace.Trace) -> tuple[int, int]:
     """The pooling size and number of shades with which attention fits on the page, estimated from some of its rows."""
     rows = torch.arange(0, traced.output.x.shape[1], ROW_STEP)
     sample = torch.stack(
@@ -159,13 +159,13 @@ def _to_uint16(fractions: NDArray[np.float32]) -> NDArray[np.uint16]:
     return (fractions * 65535).round().astype("<u2")
 
 
-def _prefix_names(model: Any) -> list[str]:
+def _prefix_names(model: VisionTransformer) -> list[str]:
     spec = model.spec
     names = ["the class token"] * spec.class_token + ["the distillation token"] * spec.distilled
     return [*names, *(f"register {number}" for number in range(1, spec.registers + 1))]
 
 
-def _pack_positions(model: Any) -> dict[str, Any] | None:
+def _pack_positions(model: VisionTransformer) -> dict[str, Any] | None:
     """The similarity of position embeddings, pooled for large grids."""
     try:
         similarity = embedding.position_similarity(model).flatten(0, 1)
@@ -179,7 +179,7 @@ def _pack_positions(model: Any) -> dict[str, Any] | None:
     return {"levels": _pack(((rows + 1) / 2 * 255).round().astype(np.uint8)), "pooled": pooled}
 
 
-def _encode_filters(model: Any) -> str | None:
+def _encode_filters(model: VisionTransformer) -> str | None:
     """The patch embedding's filters, tiled into one image."""
     try:
         tiles = embedding.filters(model, NUM_FILTERS).numpy()
@@ -224,7 +224,7 @@ def _facts(explanation: Explanation, data: dict[str, Any]) -> dict[str, Any]:
     layout = spec.layout
     cell = [side // num for side, num in zip(spec.image_size, layout.grid, strict=True)]
     return {
-        "name": getattr(model, "name", "") or type(model).__name__,
+        "name": model.name or type(model).__name__,
         "attention": trace.has_attention(model),
         "positions": data.get("positions") is not None,
         "image_size": spec.image_size,

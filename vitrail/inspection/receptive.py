@@ -6,18 +6,20 @@ Works for convolutions and transformers alike, so that the two can be compared b
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
+from vitrail.contract import Classifier
+from vitrail.errors import InspectionError
 from vitrail.inspection.trace import has_attention
+from vitrail.model.bit import BigTransfer
 from vitrail.tokens import Tokens
 
 
-def iter_stages(model: Any, images: Float[Tensor, "B C Y X"]) -> Iterator[tuple[str, Tokens]]:
+def iter_stages(model: Classifier, images: Float[Tensor, "B C Y X"]) -> Iterator[tuple[str, Tokens]]:
     """The name and the features of each stage of a model."""
     tokens = model.tokenize(images)
     yield "stem", tokens
@@ -26,6 +28,12 @@ def iter_stages(model: Any, images: Float[Tensor, "B C Y X"]) -> Iterator[tuple[
             tokens = block(tokens)
             yield f"block {number}", tokens
         return
+    if not isinstance(model, BigTransfer):
+        raise InspectionError(
+            "this model has no stages to compare.",
+            got=f"a {type(model).__name__}.",
+            hint="a Vision Transformer or BiT.",
+        )
     features = rearrange(tokens.x, "B (Y X) D -> B D Y X", Y=tokens.layout.grid[0])
     for number, stage in enumerate(model.stages, start=1):
         features = stage(features)
@@ -33,7 +41,7 @@ def iter_stages(model: Any, images: Float[Tensor, "B C Y X"]) -> Iterator[tuple[
         yield f"stage {number}", Tokens(cells, tokens.layout._replace(grid=tuple(features.shape[2:])))
 
 
-def receptive_fields(model: Any, images: Float[Tensor, "B C Y X"]) -> Iterator[tuple[str, Float[Tensor, "Y X"]]]:
+def receptive_fields(model: Classifier, images: Float[Tensor, "B C Y X"]) -> Iterator[tuple[str, Float[Tensor, "Y X"]]]:
     """The magnitude of the centre feature's gradient at each pixel, after each stage of the model; sums to one."""
     with torch.enable_grad():
         pixels = images.detach().clone().requires_grad_()

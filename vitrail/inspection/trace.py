@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
+from vitrail.contract import Classifier
 from vitrail.errors import InspectionError, ShapeError
+from vitrail.model.vit import VisionTransformer
 from vitrail.tokens import Layout, Tokens
 
 
@@ -31,21 +33,22 @@ class Trace(NamedTuple):
         return self.output.layout
 
 
-def has_attention(model: Any) -> bool:
+def has_attention(model: nn.Module) -> TypeGuard[VisionTransformer]:
     """Whether every block of a model has attention."""
-    return all(hasattr(block, "attn") for block in getattr(model, "blocks", [None]))
+    return isinstance(model, VisionTransformer) and all(hasattr(block, "attn") for block in model.blocks)
 
 
-def require_attention(model: Any, alternative: str) -> None:
-    """Reject a model without attention, and suggest an alternative that works."""
+def require_attention(model: Classifier, alternative: str) -> VisionTransformer:
+    """Return the model; reject one without attention, and suggest an alternative that works."""
     if not has_attention(model):
         raise InspectionError(
             "this model has no attention to show.", got=f"a {type(model).__name__}.", hint=f"{alternative}."
         )
+    return model
 
 
 @contextmanager
-def eval_mode(model: Any) -> Iterator[None]:
+def eval_mode(model: nn.Module) -> Iterator[None]:
     """Switch the model to evaluation mode, and restore its mode afterwards."""
     was_training = model.training
     model.eval()
@@ -55,7 +58,7 @@ def eval_mode(model: Any) -> Iterator[None]:
         model.train(was_training)
 
 
-def trace(model: Any, images: Float[Tensor, "B C Y X"]) -> Trace:
+def trace(model: VisionTransformer, images: Float[Tensor, "B C Y X"]) -> Trace:
     """Run the model and record the tokens before each block; gradients flow if enabled."""
     tokens = model.tokenize(images)
     tokens = tokens.with_x(model.pos_drop(tokens.x))
@@ -74,17 +77,17 @@ def attention_weights(block: Any, tokens: Tokens, queries: Tensor | None = None)
 
 @torch.no_grad()
 def iter_attention(
-    model: Any, images: Float[Tensor, "B C Y X"], queries: Tensor | None = None
+    model: Classifier, images: Float[Tensor, "B C Y X"], queries: Tensor | None = None
 ) -> Iterator[Float[Tensor, "B H N N"]]:
     """The attention weights of each block in turn."""
-    require_attention(model, "--method gradcam")
+    model = require_attention(model, "--method gradcam")
     with eval_mode(model):
         traced = trace(model, images)
     for block, tokens in zip(model.blocks, traced.inputs, strict=True):
         yield attention_weights(block, tokens, queries)
 
 
-def pooling_weights(model: Any, output: Tokens) -> Float[Tensor, "B N"]:
+def pooling_weights(model: VisionTransformer, output: Tokens) -> Float[Tensor, "B N"]:
     """The weight of each token in the head's input: the class token, the mean of all cells, or attention pooling."""
     num, prefix = output.x.shape[1], output.layout.prefix
     if model.attn_pool is not None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from vitrail.contract import Classifier, Model
 from vitrail.data.prepare.image import ImagePreparation
 from vitrail.data.table import Source, Stream, Table
 from vitrail.errors import DataError
@@ -18,6 +19,7 @@ from vitrail.run.calibrate import calibrate
 from vitrail.run.card import model_card
 from vitrail.run.predictions import PREDICTIONS, prediction_rows, summary_of, write_predictions, write_summaries
 from vitrail.training.evaluation import Answers
+from vitrail.training.recipe.image.classifier import as_classifier
 from vitrail.training.recipe.image.finish import answer_splits, write_run
 from vitrail.training.recipe.image.prepare import prepare_images
 from vitrail.training.task import Outcome, Task
@@ -64,7 +66,7 @@ def new_objective(task: Task) -> Classify:
     )
 
 
-def preparation(task: Task, model: Any, *, training: bool) -> ImagePreparation:
+def preparation(task: Task, model: Model, *, training: bool) -> ImagePreparation:
     """How images become the input of this model."""
     return prepare_images(task, model, training=training)
 
@@ -74,7 +76,7 @@ def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
     classes, multi_label = task.splits.train.classes, task.splits.train.multi_label
     answers = answer_splits(task, outcome)
     calibration = calibrate(outcome.val["logits"], outcome.val["label"], multi_label=multi_label)
-    outcome.model.describe(kind="classification", labels=tuple(classes), calibration=calibration)
+    as_classifier(outcome.model).describe(kind="classification", labels=tuple(classes), calibration=calibration)
     summaries = {
         split: summary_of(each["logits"], each["label"], classes, calibration)
         for split, each in answers.items()
@@ -113,6 +115,6 @@ def _score(summary: Summary | None, answers: Answers) -> dict[str, Any]:
     return {"top1": summary.top1, "n": summary.n, "interval": list(summary.interval)}
 
 
-def write_report(path: Path, source: Source, *, model: Any = None) -> None:
+def write_report(path: Path, source: Source, *, model: Classifier | None = None) -> None:
     """Write the page of a run."""
     write_page(path, source, model=model)

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from vitrail.calibration import COVERAGE, Calibration
+from vitrail.contract import Classifier, Model
 from vitrail.data.loader import Policy
 from vitrail.data.prepare.image import ImagePreparation, image_loader
 from vitrail.data.table import Source, Stream, Table
+from vitrail.engine.exported import ImageModel
 from vitrail.errors import DataError
 from vitrail.metric.numbers import NumberSummary, conformal_half_width, summarise_numbers
 from vitrail.objective.regress import Regress
@@ -21,6 +23,7 @@ from vitrail.run.number_predictions import NumberRow, number_rows, write_number_
 from vitrail.run.predictions import PREDICTIONS
 from vitrail.training.evaluation import Answers, ProgressCallback, infer
 from vitrail.training.learner import Learner
+from vitrail.training.recipe.image.classifier import as_classifier
 from vitrail.training.recipe.image.finish import answer_splits, write_run
 from vitrail.training.recipe.image.prepare import prepare_images
 from vitrail.training.task import Outcome, Task
@@ -61,7 +64,7 @@ def new_objective(task: Task) -> Regress:
     return Regress(mean=float(values.mean()), std=float(values.std()) or 1.0)
 
 
-def preparation(task: Task, model: Any, *, training: bool) -> ImagePreparation:
+def preparation(task: Task, model: Model, *, training: bool) -> ImagePreparation:
     """How images become the input of this model."""
     return prepare_images(task, model, training=training)
 
@@ -73,10 +76,10 @@ def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
     objective = new_objective(task)
     errors = objective.sample_losses(outcome.val.fields).numpy()
     half_width = conformal_half_width(errors, COVERAGE) if np.isfinite(errors).all() else None
-    objective.fold_into(outcome.model.heads)
+    objective.fold_into(as_classifier(outcome.model).heads)
     target = task.config.get("request", {}).get("target", "number")
     calibration = Calibration(half_width=half_width, n=len(errors))
-    outcome.model.describe(kind="regression", labels=(target,), calibration=calibration)
+    as_classifier(outcome.model).describe(kind="regression", labels=(target,), calibration=calibration)
     summaries = {split: _summarise(each, half_width) for split, each in answers.items()}
     found = {split: summary for split, summary in summaries.items() if summary is not None}
 
@@ -138,7 +141,7 @@ class NumberEvaluation(NumberSummary):
 
 
 def evaluate(
-    network: Any,
+    network: ImageModel,
     source: Source,
     *,
     policy: Policy,
@@ -169,6 +172,6 @@ def evaluate(
     )
 
 
-def write_report(path: Path, source: Source, *, model: Any = None) -> None:
+def write_report(path: Path, source: Source, *, model: Classifier | None = None) -> None:
     """Write the page of a run."""
     write_number_report(path, source, model=model)

@@ -16,13 +16,13 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from vitrail import spec
-from vitrail.contract import Classifier
+from vitrail.contract import Classifier, ImageSpec
 from vitrail.nn.conv import GroupNorm, PreActBottleneck, StdConv, build_stages, conv_flops, stage_flops
 from vitrail.nn.head import mean_of_cells
 from vitrail.tokens import Layout, Tokens, check_input
 
 
-class Spec(spec.Spec):
+class Spec(ImageSpec):
     """The number of units in each of the four stages, and the width as a multiple of a ResNet's."""
 
     image_size: spec.Size2d = (224, 224)

@@ -15,12 +15,12 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from vitrail import spec
-from vitrail.contract import Classifier
+from vitrail.contract import Classifier, ImageSpec
 from vitrail.errors import ShapeError
 from vitrail.tokens import Layout, Tokens, check_input, format_size
 
 
-class Spec(spec.Spec):
+class Spec(ImageSpec):
     """The image size, and the numbers of channels and classes."""
 
     image_size: spec.Size2d = (32, 32)

@@ -15,7 +15,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from torch import Tensor, nn
 
 from vitrail import plug, spec
-from vitrail.contract import Classifier
+from vitrail.contract import Classifier, ImageSpec
 from vitrail.errors import SpecError
 from vitrail.nn.attention import full
 from vitrail.nn.dot_product import check_heads
@@ -28,7 +28,7 @@ from vitrail.tokens import Layout, Tokens, check_input, cut
 STEMS, ATTENTIONS = "vitrail.stem", "vitrail.nn.attention"
 
 
-class Spec(spec.Spec):
+class Spec(ImageSpec):
     """Everything that determines what a Vision Transformer computes."""
 
     image_size: spec.SizeNd = (224, 224)
@@ -115,7 +115,7 @@ class VisionTransformer(Classifier):
         self.pos_embed = nn.Parameter(torch.empty(1, spec.table_layout.num_tokens, width)) if learned else None
         self.register_buffer("pos_fixed", fixed_table(spec.position, spec.layout.grid, width), persistent=False)
         self.pos_drop = nn.Dropout(spec.dropout_rate)
-        self.blocks = build_encoder(
+        self.blocks: nn.Sequential = build_encoder(
             self._new_attention,
             depth=spec.depth,
             width=width,

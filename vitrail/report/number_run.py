@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from vitrail.contract import Classifier
 from vitrail.data.table import Source
 from vitrail.errors import RunError, brief
 from vitrail.files import write_text
@@ -28,7 +29,7 @@ MAX_DOTS = 1500
 NUM_BANDS = 5
 
 
-def write_number_report(path: Path, source: Source, *, model: Any = None) -> None:
+def write_number_report(path: Path, source: Source, *, model: Classifier | None = None) -> None:
     """Write report.html of a regression run; an existing page stays until the new one is complete."""
     run = read_number_run(path)
     rows = [row for row in run["rows"] if row.split == run["split"]]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from vitrail.contract import Classifier
 from vitrail.data.table import Content
 from vitrail.errors import VitrailError
 from vitrail.inspection.explanation import available_methods, explain
 from vitrail.report.thumbnails import jpeg_data_url
 
 
-def render_overlay(model: Any, content: Content, class_index: int, side: int) -> str:
+def render_overlay(model: Classifier, content: Content, class_index: int, side: int) -> str:
     """Overlay the evidence for a class on an image, as a data URL; empty if the image cannot be explained."""
     method = available_methods(model)[0]
     if isinstance(content, bytes) and not content:

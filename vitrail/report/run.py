@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from vitrail.contract import Classifier
 from vitrail.data.check import KINDS
 from vitrail.data.table import Source
 from vitrail.errors import RunError, brief
@@ -35,7 +36,7 @@ DATA_CHECK = re.compile(r"The data check found [^.]*\.\s*")  # has its own secti
 WEAK_RECALL = 0.7  # below which the page warns about a class
 
 
-def write_report(path: Path, source: Source, *, model: Any = None) -> None:
+def write_report(path: Path, source: Source, *, model: Classifier | None = None) -> None:
     """Write report.html of a run; an existing page stays until the new one is complete."""
     run = read_run(path)
     rows = [row for row in run["rows"] if row.split == run["split"]]

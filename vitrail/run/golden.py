@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from vitrail.data.transform import Preprocess
+from vitrail.engine.exported import ImageModel
 from vitrail.errors import RunError, brief
 from vitrail.files import atomic_write
 
@@ -56,7 +56,7 @@ def read_golden(folder: Path) -> dict[str, torch.Tensor] | None:
 
 
 @torch.inference_mode()
-def replay(model: Any, folder: Path, *, tolerance: float = TOLERANCE) -> int:
+def replay(model: ImageModel, folder: Path, *, tolerance: float = TOLERANCE) -> int:
     """Reject a model that no longer reproduces its golden samples; return their number."""
     golden = read_golden(folder)
     if golden is None:

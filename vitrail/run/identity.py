@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from vitrail import plug
+from vitrail.engine.exported import ExportedModel, ImageModel
 from vitrail.run.artefact import WEIGHTS, is_run
 from vitrail.run.predictor import calibration_of, labels_of
 
@@ -17,16 +19,19 @@ VERSION_DIGITS = 12
 MAX_CARD_BYTES = 2**18
 
 
-def describe_model(model: Any, path: str, weights: str | None) -> dict[str, Any]:
+def describe_model(model: ImageModel, path: str, weights: str | None) -> dict[str, Any]:
     """Describe an opened model; `path` and `weights` are the arguments it was opened with."""
     calibration, labels = calibration_of(model), labels_of(model)
-    exported = getattr(model, "file", None)
-    file = exported or (Path(path) / WEIGHTS if is_run(path) else Path(weights or path))
-    methods = [] if exported else plug.import_from("vitrail.inspection.explanation", "available_methods")(model)
+    if isinstance(model, ExportedModel):
+        file, engine, methods = model.file, model.engine, []
+    else:
+        file = Path(path) / WEIGHTS if is_run(path) else Path(weights or path)
+        engine = "PyTorch fp32"
+        methods = plug.import_from("vitrail.inspection.explanation", "available_methods")(model)
     return {
-        "name": getattr(model, "name", "") or Path(path).name,
+        "name": model.name or Path(path).name,
         "version": hash_model(file, model),
-        "engine": getattr(model, "engine", "PyTorch fp32"),
+        "engine": engine,
         "input_size": list(model.preprocess.size),
         "num_classes": len(labels),
         "labels": list(labels),
@@ -38,7 +43,7 @@ def describe_model(model: Any, path: str, weights: str | None) -> dict[str, Any]
     }
 
 
-def hash_model(file: Path, model: Any) -> str:
+def hash_model(file: Path, model: nn.Module) -> str:
     """The first digits of the hash of a model's file and the weights beside it or, without a file, of its tensors."""
     digest = hashlib.sha256()
     beside = {".xml": (file.with_suffix(".bin"),), ".onnx": (file.with_name(f"{file.name}.data"),)}

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from vitrail.data.labels import NUM_IMAGENET, bind, imagenet_classes
 from vitrail.data.table import Source, Table
+from vitrail.engine.exported import ImageModel
 from vitrail.errors import DataError, UnknownNameError
 from vitrail.run.predictor import calibration_of, labels_of
 
 MAX_NAMED = 5  # classes in an error message
 
 
-def map_classes(network: Any, source: Source, model: str) -> dict[str, int]:
+def map_classes(network: ImageModel, source: Source, model: str) -> dict[str, int]:
     """The model's class index of each class name; `model` is what the user calls the model."""
     if source.multi_label and not calibration_of(network).multi_label:
         raise DataError(
@@ -24,7 +23,7 @@ def map_classes(network: Any, source: Source, model: str) -> dict[str, int]:
         )
     labels = network.labels
     if not labels:
-        return bind(_present_classes(source), network.spec.num_classes)
+        return bind(_present_classes(source), len(labels_of(network)))
     indices = {label: index for index, label in enumerate(labels)}
     unknown = [name for name in _present_classes(source) if name not in indices]
     if unknown and tuple(labels) == tuple(each.name for each in imagenet_classes()):
@@ -39,16 +38,16 @@ def map_classes(network: Any, source: Source, model: str) -> dict[str, int]:
     return indices
 
 
-def imagenet_numbers(network: Any) -> list[int]:
+def imagenet_numbers(network: ImageModel) -> list[int]:
     """ImageNet's number of each class of a model that has ImageNet's classes or some of them, by their names."""
-    labels: tuple[str, ...] = tuple(getattr(network, "labels", None) or ())
-    if not labels and network.spec.num_classes == NUM_IMAGENET:
+    labels, num_classes = network.labels, len(labels_of(network))
+    if not labels and num_classes == NUM_IMAGENET:
         return list(range(NUM_IMAGENET))
     foreign = next((label for label in labels if not _is_imagenet_class(label, len(labels))), None)
     if not labels or foreign is not None:
         raise DataError(
             "ReaL labels need a model with ImageNet's classes.",
-            got=f"{foreign!r}." if labels else f"a model with {network.spec.num_classes} classes without names.",
+            got=f"{foreign!r}." if labels else f"a model with {num_classes} classes without names.",
             hint="evaluating without --real.",
         )
     numbers = bind(labels, NUM_IMAGENET)
@@ -64,7 +63,7 @@ def _is_imagenet_class(label: str, num_classes: int) -> bool:
         return False
 
 
-def map_labels(network: Any, indices: dict[str, int], source: Source, labels: Tensor) -> Tensor:
+def map_labels(network: ImageModel, indices: dict[str, int], source: Source, labels: Tensor) -> Tensor:
     """The labels of the data as the model's class indices; for a multi-label model, as one 0 or 1 per class."""
     targets = torch.tensor([indices.get(name, -1) for name in source.classes])
     if not calibration_of(network).multi_label:

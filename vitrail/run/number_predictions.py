@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitrail.engine.exported import ImageModel
 from vitrail.errors import RunError, brief
 from vitrail.files import atomic_write, write_text
 from vitrail.metric.numbers import NumberSummary
@@ -67,7 +68,7 @@ class NumberPrediction(NamedTuple):
 class NumberPredictor:
     """A regression model with its calibrated range."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: ImageModel) -> None:
         self.model, self.target = model, model.labels[0]
         self.half_width = model.calibration.half_width
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from vitrail import catalogue, matching
-from vitrail.engine.exported import find_exported_file, open_exported
+from vitrail.engine.exported import ExportedModel, ImageModel, find_exported_file, open_exported
 from vitrail.errors import UnknownNameError, WeightsError
 from vitrail.run.artefact import WEIGHTS, is_run, load
 from vitrail.run.calibrate import check_thresholds
@@ -15,7 +14,7 @@ from vitrail.run.golden import ROUNDED_TOLERANCE, TOLERANCE, replay
 from vitrail.weights.source import load_weights
 
 
-def open_model(model: str | Path, weights: str | Path | None = None) -> Any:
+def open_model(model: str | Path, weights: str | Path | None = None) -> ImageModel:
     """Open a model in evaluation mode, with its `preprocess` and, if it was trained here, its `labels`."""
     if weights is None and is_run(model):
         return load(model)
@@ -46,12 +45,13 @@ def open_model(model: str | Path, weights: str | Path | None = None) -> Any:
     return catalogue.create_model(str(model), weights=weights).eval()
 
 
-def open_verified(model: str | Path, weights: str | Path | None = None) -> Any:
+def open_verified(model: str | Path, weights: str | Path | None = None) -> ImageModel:
     """Open a model as `open_model` does, and replay its golden samples if it has any."""
     opened = open_model(model, weights)
-    facts = getattr(opened, "facts", {"precision": "fp32"})
-    exact = facts["precision"] == "fp32" and not facts.get("merge")
-    folder = Path(getattr(opened, "file", None) or Path(model) / WEIGHTS).parent
+    exact, file = True, Path(model) / WEIGHTS
+    if isinstance(opened, ExportedModel):
+        exact, file = opened.facts["precision"] == "fp32" and not opened.facts.get("merge"), opened.file
+    folder = file.parent
     if weights is None and folder.is_dir():
         replay(opened, folder, tolerance=TOLERANCE if exact else ROUNDED_TOLERANCE)
     return opened

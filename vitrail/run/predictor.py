@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vitrail.calibration import Calibration
 from vitrail.data.labels import NUM_IMAGENET, imagenet_classes
+from vitrail.engine.exported import ExportedModel, ImageModel
 from vitrail.errors import RunError, WeightsError, printable
 from vitrail.percent import percent
 from vitrail.run.predictions import SEPARATOR
@@ -61,7 +62,7 @@ class Prediction(NamedTuple):
 class Predictor:
     """A model with its labels and its calibration."""
 
-    def __init__(self, model: Any, *, top: int = TOP) -> None:
+    def __init__(self, model: ImageModel, *, top: int = TOP) -> None:
         self.model, self.labels = model, labels_of(model)
         self.calibration = calibration_of(model)
         self.top = min(top, len(self.labels))
@@ -91,7 +92,7 @@ class Predictor:
         return Prediction(*top[0], unknown, top, assigned)
 
 
-def require_classification(model: Any, what: str) -> None:
+def require_classification(model: ImageModel, what: str) -> None:
     """Reject a run of another kind; `what` is what the user asked for."""
     if model.about.kind != "classification":
         raise RunError(
@@ -99,7 +100,7 @@ def require_classification(model: Any, what: str) -> None:
         )
 
 
-def require_classifier(model: Any) -> None:
+def require_classifier(model: ImageModel) -> None:
     """Reject a model whose head has not been trained."""
     head = getattr(model, "head", None)  # exported models have been checked before
     if head is not None and not any(bool(parameter.any()) for parameter in head.parameters()):
@@ -108,14 +109,14 @@ def require_classifier(model: Any) -> None:
         )
 
 
-def calibration_of(model: Any) -> Calibration:
+def calibration_of(model: ImageModel) -> Calibration:
     """The calibration of a model; the identity for weights that do not come from a run."""
     return model.calibration
 
 
-def labels_of(model: Any) -> tuple[str, ...]:
+def labels_of(model: ImageModel) -> tuple[str, ...]:
     """The names of a model's classes: its own, ImageNet's if there are a thousand, else numbers."""
-    if model.labels:
+    if model.labels or isinstance(model, ExportedModel):
         return tuple(model.labels)
     num = model.spec.num_classes
     if num == NUM_IMAGENET:

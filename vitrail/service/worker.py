@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from vitrail.contract import Classifier
 from vitrail.data.decode import Pixels
 from vitrail.errors import VitrailError
 from vitrail.machine import num_cores
@@ -72,6 +73,7 @@ class Worker:
 
     def explain(self, contents: Sequence[bytes], *, form: str, method: str, class_name: str | None) -> Result:
         """Explain one image: as numbers, a PNG, or data for the interactive view."""
+        assert isinstance(self.model, Classifier), "an exported model lists no methods to ask for"
         interactive = form == "view"
         try:
             explanation = self.model.explain(

@@ -6,13 +6,13 @@ It uses PyTorch's parametrizations, so that models need no change and merging is
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from vitrail.contract import Model
 from vitrail.errors import SpecError
 
 SCALE = 2.0  # alpha / rank of the paper
@@ -34,7 +34,7 @@ class LowRank(nn.Module):
         return weight + SCALE * self.up_weight @ self.down_weight
 
 
-def wrap(model: Any, rank: int) -> None:
+def wrap(model: Model, rank: int) -> None:
     """Freeze all but the head, and add an update of this rank to each linear layer of the blocks."""
     blocks = getattr(model, "blocks", None)
     linears = [module for module in blocks.modules() if isinstance(module, nn.Linear)] if blocks is not None else []
@@ -48,7 +48,7 @@ def wrap(model: Any, rank: int) -> None:
         linear.parametrizations.weight.original.requires_grad_(False)  # type: ignore[union-attr]
 
 
-def merge(model: Any) -> None:
+def merge(model: nn.Module) -> None:
     """Add the updates to the weights and remove the parametrizations."""
     for module in list(model.modules()):
         if parametrize.is_parametrized(module, "weight"):

@@ -42,7 +42,7 @@ NUM_DISK_COPIES = 12  # of the weights: three checkpoints of weights, EMA and tw
 class Outcome(NamedTuple):
     """The result of a recipe."""
 
-    model: Any
+    model: Model
     val: Answers
     steps: int
     notes: tuple[str, ...]
@@ -57,7 +57,7 @@ class Kind(Protocol):
     def new_objective(self, task: Task) -> Objective:
         """Create the objective of a recipe that does not bring its own."""
 
-    def preparation(self, task: Task, model: Any, *, training: bool) -> Preparation:
+    def preparation(self, task: Task, model: Model, *, training: bool) -> Preparation:
         """How the items of a source become the input of this model."""
 
 
@@ -69,7 +69,7 @@ class Task:
     kind: Kind
     splits: Splits
     settings: CommonSettings
-    new_model: Callable[..., Any]
+    new_model: Callable[..., Model]
     """Creates the requested model, or another by `name`; further arguments override fields of its spec."""
     has_weights: bool
     can_choose_model: bool
@@ -154,7 +154,7 @@ class Task:
         """The items that were skipped because they cannot be read, with the reason."""
         return {finding.path: finding.detail for loader in self.loaders for finding in loader.skipped}
 
-    def infer(self, model: Any, source: Source, label: str, objective: Objective | None = None) -> Answers:
+    def infer(self, model: Model, source: Source, label: str, objective: Objective | None = None) -> Answers:
         """Compute the answers for all items of a source in float32, as the finished model will."""
         return infer(
             Learner(model, objective or self.kind.new_objective(self)).to(self.world.device),
@@ -177,7 +177,7 @@ class Task:
             self.folder.mkdir(parents=True, exist_ok=True)
         learner.to(world.device)
         loader, small = self._training_loaders(model)
-        plan = read_plan(self.decide("plan", lambda: self._make_plan(learner, loader, small)), self.kind.NOUN)
+        plan = read_plan(self.decide("plan", lambda: self._make_plan(model, learner, loader, small)), self.kind.NOUN)
         check_batch_size(loader, plan["batch_size"])
         Kernels(**{name: plan[name] for name in Kernels._fields}).apply(learner)
         settings = settings.override({"accumulate": plan["accumulate"], "batch_size": loader.batch_size})
@@ -215,7 +215,7 @@ class Task:
         set_fused(learner, fused=True)
         return progress
 
-    def _training_loaders(self, model: Any) -> tuple[Loader, Loader]:
+    def _training_loaders(self, model: Model) -> tuple[Loader, Loader]:
         """The training loader, and the one of smaller inputs for the first part of the run."""
         settings = self.settings
         assert isinstance(settings, Settings)
@@ -223,10 +223,12 @@ class Task:
         loader = self.make_loader(self.splits.train, prepare, training=True, cached=True)
         if not settings.small_until:
             return loader, loader
-        reduced = prepare.reduced(settings.small_side, model.spec.layout.grid)
+        spec = model.spec
+        assert hasattr(spec, "layout"), "a model that starts at a lower resolution has a grid of cells"
+        reduced = prepare.reduced(settings.small_side, spec.layout.grid)
         return loader, self.make_loader(self.splits.train, reduced, training=True, cached=True)
 
-    def measure_speed(self, model: Any) -> float:
+    def measure_speed(self, model: Model) -> float:
         """Measure training speed in samples per second over all processes, counting whole steps."""
         learner = Learner(model, self.kind.new_objective(self)).to(self.world.device)
         prepare = self.kind.preparation(self, model, training=True)
@@ -234,11 +236,11 @@ class Task:
         measurement = measure_training(learner, loader, self.settings, self.world)
         return measurement.cost.samples_per_second(loader.batch_size // self.world.size) * self.world.size
 
-    def _make_plan(self, learner: Learner, loader: Loader, small: Loader) -> dict[str, Any]:
+    def _make_plan(self, model: Model, learner: Learner, loader: Loader, small: Loader) -> dict[str, Any]:
         """Plan the training on this machine."""
         seconds = self.seconds_left()
         steps = self._num_steps(loader)
-        val = self.make_loader(self.splits.val, self.kind.preparation(self, learner.model, training=False))
+        val = self.make_loader(self.splits.val, self.kind.preparation(self, model, training=False))
         return make_plan(
             learner,
             (loader, small, val),

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from vitrail import catalogue, matching
+from vitrail.contract import Classifier
 from vitrail.data.transform import Preprocess
 from vitrail.errors import WeightsError
 from vitrail.files import write_text
@@ -57,7 +58,7 @@ def convert(
     return Conversion(name, loaded.format, to, len(loaded.state), files, tuple(other for other, _ in matches[1:]))
 
 
-def save_weights(model: Any, out: str | Path, *, to: str = "timm") -> tuple[Path, ...]:
+def save_weights(model: Classifier, out: str | Path, *, to: str = "timm") -> tuple[Path, ...]:
     """Write a model's weights in any format: to a file, or to a folder together with a config.json."""
     fields = model.spec.model_dump(mode="json")
     timm_name = catalogue.timm_name(model.name, model.spec) if to == "timm" and model.name else ""

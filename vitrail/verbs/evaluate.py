@@ -18,6 +18,7 @@ from vitrail.data.loader import Policy
 from vitrail.data.prepare.image import image_loader
 from vitrail.data.table import Source
 from vitrail.data.transform import Preprocess
+from vitrail.engine.exported import ImageModel
 from vitrail.errors import DataError
 from vitrail.kind.regression import NumberEvaluation
 from vitrail.kind.regression import evaluate as evaluate_numbers
@@ -124,7 +125,7 @@ def evaluate(
 
 
 def _evaluate_network(
-    network: Any,
+    network: ImageModel,
     indices: dict[str, int],
     source: Source,
     *,
@@ -163,7 +164,7 @@ class FlipAverage(nn.Module):
         return (self.model(images) + self.model(images.flip(3))) / 2
 
 
-def _open_network(model: str | Path, weights: str | Path | None, source: Source) -> tuple[Any, dict[str, int]]:
+def _open_network(model: str | Path, weights: str | Path | None, source: Source) -> tuple[ImageModel, dict[str, int]]:
     """The model, and its index of each class of the data."""
     network = open_model(model, weights)
     require_classifier(network)

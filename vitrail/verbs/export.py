@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from vitrail.benchmark.compare import hardware
+from vitrail.contract import Classifier
 from vitrail.data.find import open_data
-from vitrail.engine.exported import ExportedModel
+from vitrail.engine.exported import ExportedModel, ImageModel
 from vitrail.errors import ExportError, SpecError
 from vitrail.exports.budget import Budget, Progress
 from vitrail.exports.build import Build, BuildContext, Log, check_format
@@ -95,7 +96,7 @@ def export(
     return proof
 
 
-def _open_network(model: str | Path, weights: str | Path | None, size: tuple[int, int] | None) -> Any:
+def _open_network(model: str | Path, weights: str | Path | None, size: tuple[int, int] | None) -> Classifier:
     """The PyTorch model to export, for images of `size`."""
     network = open_verified(model, weights)
     require_classification(network, "vitrail export")
@@ -107,7 +108,7 @@ def _open_network(model: str | Path, weights: str | Path | None, size: tuple[int
     return network
 
 
-def _image_budget(network: Any, budget: Budget, num_choices: int) -> ImageBudget | None:
+def _image_budget(network: Classifier, budget: Budget, num_choices: int) -> ImageBudget | None:
     """Time PyTorch on a small batch of noise: each image goes through it, and through about as slow an export each."""
     if not budget.limited:
         return None
@@ -121,7 +122,7 @@ def _image_budget(network: Any, budget: Budget, num_choices: int) -> ImageBudget
 
 
 def _evaluate_pytorch(
-    network: Any, tracer: Tracer, images: ExportImages, budget: Budget, log: Log, progress: Progress | None
+    network: Classifier, tracer: Tracer, images: ExportImages, budget: Budget, log: Log, progress: Progress | None
 ) -> BuildContext:
     """Compute the logits that exports are compared with."""
     log(f"Evaluating PyTorch on {images.origin}")
@@ -140,7 +141,7 @@ def _evaluate_pytorch(
 
 def _find_fastest(
     context: BuildContext,
-    network: Any,
+    network: Classifier,
     choices: Sequence[tuple[str, str]],
     folder: Path,
     prefer: Prefer,
@@ -148,7 +149,7 @@ def _find_fastest(
 ) -> tuple[Build, dict[str, Any]]:
     """The fastest export within the accuracy limit, and its proof."""
     builds, rejected = build_all(context, choices, folder, speed_seconds=seconds)
-    models = {TORCH: network, **{each.name: each.model for each in builds}}
+    models: dict[str, ImageModel] = {TORCH: network, **{each.name: each.model for each in builds}}
     seconds = min(seconds, max(MIN_SECONDS, context.budget.left() / (2 * len(models))))
     context.log(f"Timing in turns: {', '.join(models)}")
     speeds = measure_speeds(models, context.images.proof_pixels, seconds=seconds, progress=context.progress)
@@ -189,7 +190,7 @@ def _trained_on(model: str | Path, data: str | Path | None) -> bool:
     return source is not None and not source.split_names and was_trained_on(model, source)
 
 
-def _check_other_size(network: Any, build: Build) -> dict[str, Any]:
+def _check_other_size(network: Classifier, build: Build) -> dict[str, Any]:
     """Compare a dynamic export with PyTorch at a size that it was not traced with."""
     cell = network.spec.stem.cell if hasattr(network.spec, "stem") else (1, 1)
     rows, columns = network.preprocess.size

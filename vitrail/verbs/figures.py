@@ -9,7 +9,9 @@ from pathlib import Path
 from vitrail.data.find import open_data
 from vitrail.data.image_files import as_table, find_images
 from vitrail.data.table import Table
+from vitrail.engine.exported import ExportedModel
 from vitrail.errors import DataError, InspectionError
+from vitrail.inspection.adopt import exported_error
 from vitrail.inspection.figures import write_figures
 from vitrail.inspection.sample import sample_evenly
 from vitrail.run.open import open_model
@@ -31,6 +33,8 @@ def figures(
 ) -> list[Path]:
     """Draw the figures for a model into the folder `out`; those that need images use a sample of `data`."""
     network = open_model(model, weights)
+    if isinstance(network, ExportedModel):
+        raise exported_error(network)
     require_classification(network, "vitrail figures")
     folder = Path(out)
     if folder.exists() and not folder.is_dir():

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitrail import catalogue, matching, plug
+from vitrail.contract import Classifier
 from vitrail.data.check import scan_source
 from vitrail.data.find import open_data
 from vitrail.data.folds import fold_numbers, fold_tables, foldable
@@ -226,7 +227,7 @@ class TrainRequest(NamedTuple):
     source: Source
     settings: CommonSettings
     recipe: str
-    new_model: Callable[..., Any]
+    new_model: Callable[..., Classifier]
     has_weights: bool
     can_choose_model: bool
     fields: dict[str, Any]
@@ -347,7 +348,7 @@ def parse_settings(
 
 def make_model_factory(
     source: Source, model: str | None, weights: str | Path | None, overrides: Sequence[str], seed: int
-) -> Callable[..., Any]:
+) -> Callable[..., Classifier]:
     """Return a function that creates the model; without a name, it is inferred from the weights or the data."""
     if model is None and weights is not None:
         model = matching.only_name(str(weights), load_weights(weights), hint="--model {name}, if that is the one.")
@@ -357,7 +358,7 @@ def make_model_factory(
     spec = catalogue.spec_named(default_name).override_words(overrides)
     fields = {key: getattr(spec, key) for key in (word.partition("=")[0].partition(".")[0] for word in overrides)}
 
-    def new_model(*, name: str = default_name, **more: Any) -> Any:
+    def new_model(*, name: str = default_name, **more: Any) -> Classifier:
         torch.manual_seed(seed)
         return catalogue.create_model(name, weights=weights, **{**fields, **more})
 

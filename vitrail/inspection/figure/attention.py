@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from textwrap import fill, shorten
-from typing import Any
 
 from matplotlib.figure import Figure
 
+from vitrail.contract import Classifier
 from vitrail.errors import printable
 from vitrail.inspection.drawing import Drawing, require_sample
 from vitrail.inspection.explanation import explain
@@ -24,9 +24,9 @@ NUM_IMAGES = 4
 METHODS = ("rollout", "relevance")
 
 
-def draw(model: Any, sample: Sample | None) -> Drawing:
+def draw(model: Classifier, sample: Sample | None) -> Drawing:
     """A column for each of a few images, cropped to what the model sees."""
-    require_attention(model, "vitrail explain --method gradcam")
+    model = require_attention(model, "vitrail explain --method gradcam")
     sample = require_sample(sample, "attention maps")
     num = min(NUM_IMAGES, len(sample))
     figure = Figure(figsize=(1.7 * num, 1.7 * (1 + len(METHODS)) + 0.3), layout="constrained")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from vitrail.contract import Classifier
 from vitrail.inspection.distance import measure_heads
 from vitrail.inspection.drawing import Drawing, require_sample
 from vitrail.inspection.sample import Sample
@@ -21,9 +20,9 @@ DESCRIPTION = (
 )
 
 
-def draw(model: Any, sample: Sample | None) -> Drawing:
+def draw(model: Classifier, sample: Sample | None) -> Drawing:
     """The attention distance and entropy of every head, by block."""
-    require_attention(model, "the figure receptive")
+    model = require_attention(model, "the figure receptive")
     sample = require_sample(sample, "attention distance")
     stats = measure_heads(model, sample.batches())
     blocks = np.arange(1, len(stats.distance) + 1)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from matplotlib.figure import Figure
 
 from vitrail import plug
+from vitrail.contract import Classifier
 from vitrail.errors import InspectionError
 from vitrail.inspection.drawing import Drawing, require_sample
 from vitrail.inspection.explanation import METHODS
@@ -24,7 +23,7 @@ DESCRIPTION = (
 NUM_IMAGES = 24
 
 
-def draw(model: Any, sample: Sample | None) -> Drawing:
+def draw(model: Classifier, sample: Sample | None) -> Drawing:
     """The mean curves of every heatmap method, with the areas under them."""
     sample = require_sample(sample, "faithfulness")
     curves = collect_curves(model, sample, NUM_IMAGES)
@@ -45,7 +44,7 @@ def draw(model: Any, sample: Sample | None) -> Drawing:
     return Drawing(figure, ("curve", "map", "area", "images"), rows)
 
 
-def collect_curves(model: Any, sample: Sample, num: int) -> dict[str, list[Curves]]:
+def collect_curves(model: Classifier, sample: Sample, num: int) -> dict[str, list[Curves]]:
     """The curves of every heatmap method for the top class of each image."""
     if not model.spec.num_classes:
         raise InspectionError("this model has no classifier.", got="no classes.", hint="fine-tuned weights.")

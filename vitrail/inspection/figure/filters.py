@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from matplotlib.figure import Figure
 
+from vitrail.contract import Classifier
 from vitrail.inspection.drawing import Drawing
 from vitrail.inspection.embedding import filters, mosaic
 from vitrail.inspection.sample import Sample
@@ -20,7 +19,7 @@ DESCRIPTION = (
 COLUMNS = 7
 
 
-def draw(model: Any, sample: Sample | None) -> Drawing:  # noqa: ARG001  # the figures' common signature
+def draw(model: Classifier, sample: Sample | None) -> Drawing:  # noqa: ARG001  # the figures' common signature
     """The first 28 components; a row of numbers for each."""
     tiles = filters(model, 4 * COLUMNS).numpy()
     figure = Figure(figsize=(COLUMNS * 0.8, -(-len(tiles) // COLUMNS) * 0.8), layout="constrained")

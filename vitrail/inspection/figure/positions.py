@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from matplotlib.figure import Figure
 
+from vitrail.contract import Classifier
 from vitrail.inspection.drawing import Drawing
 from vitrail.inspection.embedding import mosaic, position_similarity
 from vitrail.inspection.sample import Sample
@@ -20,7 +19,7 @@ DESCRIPTION = (
 MAX_TILES = 14  # per side
 
 
-def draw(model: Any, sample: Sample | None) -> Drawing:  # noqa: ARG001  # the figures' common signature
+def draw(model: Classifier, sample: Sample | None) -> Drawing:  # noqa: ARG001  # the figures' common signature
     """A tile for each patch, or for every second or third one of a large grid; a row of numbers for each patch."""
     similarity = position_similarity(model).numpy()
     grid = similarity.shape[:2]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from vitrail.contract import Classifier
 from vitrail.inspection.drawing import Drawing, require_sample
 from vitrail.inspection.receptive import radius, receptive_fields
 from vitrail.inspection.sample import Sample
@@ -21,7 +20,7 @@ NUM_IMAGES = 16
 MAX_MAPS = 5
 
 
-def draw(model: Any, sample: Sample | None) -> Drawing:
+def draw(model: Classifier, sample: Sample | None) -> Drawing:
     """Maps after a few stages, and the mean distance after each."""
     sample = require_sample(sample, "receptive fields")
     totals: dict[str, torch.Tensor] = {}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitrail.contract import Classifier
 from vitrail.inspection.trace import has_attention
 from vitrail.tokens import Tokens
 
@@ -17,7 +17,9 @@ DESCRIPTION = "Features weighted by their gradient: where features that support 
 NEEDS_ATTENTION = False
 
 
-def compute_heatmaps(model: Any, images: Float[Tensor, "1 C Y X"], classes: Sequence[int]) -> Float[Tensor, "K Y X"]:
+def compute_heatmaps(
+    model: Classifier, images: Float[Tensor, "1 C Y X"], classes: Sequence[int]
+) -> Float[Tensor, "K Y X"]:
     """Where the features that support each class are strong."""
     with torch.enable_grad():
         tokens, logits = _last_features(model, images.detach().requires_grad_())
@@ -29,13 +31,14 @@ def compute_heatmaps(model: Any, images: Float[Tensor, "1 C Y X"], classes: Sequ
     return torch.stack(heatmaps).detach().view(len(heatmaps), *tokens.layout.grid)
 
 
-def _last_features(model: Any, images: Float[Tensor, "1 C Y X"]) -> tuple[Tokens, Float[Tensor, "1 K"]]:
+def _last_features(model: Classifier, images: Float[Tensor, "1 C Y X"]) -> tuple[Tokens, Float[Tensor, "1 K"]]:
     """The last features whose position still matters: in a transformer, those before the last block's attention."""
     tokens = model.tokenize(images)
-    if not has_attention(model):
-        tokens = model.encode(tokens)
-        return tokens, model.classify(tokens)
-    for block in model.blocks[:-1]:
-        tokens = block(tokens)
-    output = model.blocks[-1](tokens)
-    return tokens, model.classify(output.with_x(model.norm(output.x)))
+    if has_attention(model):
+        *earlier, last = model.blocks
+        for block in earlier:
+            tokens = block(tokens)
+        output = last(tokens)
+        return tokens, model.classify(output.with_x(model.norm(output.x)))
+    tokens = model.encode(tokens)
+    return tokens, model.classify(tokens)

@@ -16,6 +16,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
+from vitrail.contract import Classifier
 from vitrail.inspection.trace import attention_weights, on_grid, pooling_weights, require_attention, trace
 
 TITLE = "Relevance"
@@ -23,9 +24,11 @@ DESCRIPTION = "Attention weighted by its gradient: the evidence for the selected
 NEEDS_ATTENTION = True
 
 
-def compute_heatmaps(model: Any, images: Float[Tensor, "1 C Y X"], classes: Sequence[int]) -> Float[Tensor, "K Y X"]:
+def compute_heatmaps(
+    model: Classifier, images: Float[Tensor, "1 C Y X"], classes: Sequence[int]
+) -> Float[Tensor, "K Y X"]:
     """How much each cell of the image supports each class."""
-    require_attention(model, "--method gradcam")
+    model = require_attention(model, "--method gradcam")
     attentions = [block.attn for block in model.blocks] + [each for each in [model.attn_pool] if each is not None]
     with torch.enable_grad(), _record_head_outputs(attentions) as outputs:
         traced = trace(model, images.detach().requires_grad_())
@@ -35,6 +38,7 @@ def compute_heatmaps(model: Any, images: Float[Tensor, "1 C Y X"], classes: Sequ
         ]
     with torch.no_grad():
         identity = torch.eye(traced.output.x.shape[1], dtype=images.dtype, device=images.device)
+        block: Any
         flows = identity.repeat(len(classes), 1, 1)
         for layer, (block, tokens) in enumerate(zip(model.blocks, traced.inputs, strict=True)):
             weights = attention_weights(block, tokens)

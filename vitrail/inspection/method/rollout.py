@@ -8,12 +8,13 @@ class.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitrail.contract import Classifier
 from vitrail.inspection.trace import attention_weights, on_grid, pooling_weights, require_attention, trace
 
 TITLE = "Attention rollout"
@@ -41,7 +42,7 @@ def roll_out(
 
 @torch.no_grad()
 def compute_heatmaps(
-    model: Any,
+    model: Classifier,
     images: Float[Tensor, "1 C Y X"],
     classes: Sequence[int],
     *,
@@ -49,7 +50,7 @@ def compute_heatmaps(
     discard_rate: float = 0.0,
 ) -> Float[Tensor, "K Y X"]:
     """How much of each cell reaches the head, the same for all classes."""
-    require_attention(model, "--method gradcam")
+    model = require_attention(model, "--method gradcam")
     traced = trace(model, images)
     layers = (attention_weights(block, tokens) for block, tokens in zip(model.blocks, traced.inputs, strict=True))
     rolled = roll_out(layers, fusion=fusion, discard_rate=discard_rate)

@@ -21,13 +21,14 @@ from jaxtyping import Float, Int64
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from vitrail.contract import Objective
+from vitrail.contract import Classifier, Objective
 from vitrail.data.rng import make_rng, times_before
 from vitrail.data.table import Source, Stream, Table
 from vitrail.errors import DataError
 from vitrail.training import throughput
 from vitrail.training.evaluation import Answers, infer
 from vitrail.training.learner import Learner
+from vitrail.training.recipe.image.classifier import as_classifier
 from vitrail.training.recipe.image.features import Features, linear_targets
 from vitrail.training.recipe.image.linear import CrossValidation, Linear, cross_validate, fit_linear, put_head
 from vitrail.training.settings import CommonSettings
@@ -59,7 +60,7 @@ class Views(NamedTuple):
 class Probe(NamedTuple):
     """A model without a head, its features, and the C chosen for them."""
 
-    model: Any
+    model: Classifier
     views: Views
     selection: CrossValidation
     objective: Objective
@@ -81,7 +82,7 @@ def fit_probe(task: Task) -> Probe:
     settings, splits = task.settings, task.splits
     shots, folds = _setting(task, "shots"), _setting(task, "folds")
     source = splits.train if shots is None else sample_shots(splits.train, shots, settings.seed)
-    model = task.new_model(num_classes=0).eval().to(task.world.device)
+    model = as_classifier(task.new_model(num_classes=0)).eval().to(task.world.device)
     views = compute_views(task, model, source)
     objective = task.kind.new_objective(task)
     targets = linear_targets(objective, views.labels)
@@ -113,7 +114,7 @@ def _setting(task: Task, name: str) -> Any:
     return getattr(task.settings, name, Spec.model_fields[name].default)
 
 
-def compute_views(task: Task, model: Any, source: Source) -> Views:
+def compute_views(task: Task, model: Classifier, source: Source) -> Views:
     """Compute the features of each image and its mirror image, in bfloat16 if that is faster."""
     loader = task.make_loader(source, task.kind.preparation(task, model, training=False))
     plain, mirrored = Learner(model, Features()), Learner(Mirrored(model), Features())
@@ -170,7 +171,7 @@ def sample_shots(source: Source, shots: int, seed: int) -> Table:
     return source.only(np.sort(order[times_before(source.labels[order]) < shots]))
 
 
-def attach_head(headless: Any, linear: Linear, num_classes: int) -> Any:
+def attach_head(headless: Classifier, linear: Linear, num_classes: int) -> Classifier:
     """Return a copy with the classifier as its head; a distilled model averages two heads, so both get it."""
     model = deepcopy(headless)
     model.replace_head(num_classes)

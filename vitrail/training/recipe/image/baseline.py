@@ -6,6 +6,7 @@ from vitrail.data.rng import make_rng
 from vitrail.data.table import Source, Table
 from vitrail.training.evaluation import infer
 from vitrail.training.learner import Learner
+from vitrail.training.recipe.image.classifier import as_classifier
 from vitrail.training.recipe.image.features import Features, linear_targets
 from vitrail.training.recipe.image.linear import fit_linear, put_head
 from vitrail.training.task import Outcome, Task
@@ -21,9 +22,9 @@ def fit_baseline(task: Task) -> Outcome | None:
     train = task.splits.train
     if not task.can_choose_model or not isinstance(train, Table):
         return None
-    image_size = task.new_model(num_classes=0).spec.image_size
+    image_size = as_classifier(task.new_model(num_classes=0)).spec.image_size
     side = max(side for side in SIDES if side <= max(SIDES[0], *image_size))
-    model = task.new_model(name=f"linear_{side}", num_classes=train.num_outputs)
+    model = as_classifier(task.new_model(name=f"linear_{side}", num_classes=train.num_outputs))
     num_elements = MAX_ELEMENTS * min(1.0, (task.settings.minutes or FULL_MINUTES) / FULL_MINUTES)
     num_images = min(len(train), int(num_elements / model.spec.width))
     rows = make_rng("order", seed=task.settings.seed, epoch=2).permutation(len(train))[:num_images]

@@ -25,6 +25,7 @@ from vitrail.run import directory
 from vitrail.run.artefact import Card, mark_finished, write_artefact
 from vitrail.run.golden import NUM_GOLDEN
 from vitrail.training.evaluation import Answers
+from vitrail.training.recipe.image.classifier import as_classifier
 from vitrail.training.task import Outcome, Task
 
 MAX_SHOWN = 3  # images named in a message
@@ -52,7 +53,7 @@ def write_run(
     `scores` holds the score of each split, `card` makes the model card, `write_tables` writes predictions and summaries
     from the facts that the report shows.
     """
-    splits, model = task.splits, outcome.model
+    splits, model = task.splits, as_classifier(outcome.model)
     if splits.val is splits.train:
         scores["val"]["cross_validated"] = True
     skipped = {name: detail for part in task.world.all_gather(task.skipped) for name, detail in part.items()}

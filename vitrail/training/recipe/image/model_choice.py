@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from vitrail.data.prepare.image import scale_size
 from vitrail.tokens import format_size
+from vitrail.training.recipe.image.classifier import as_classifier
 from vitrail.training.task import Task
 
 MIN_EPOCHS = 2.0  # of fine-tuning, if necessary on smaller images
@@ -30,7 +31,7 @@ def choose_image_size(task: Task) -> Task:
         return task
 
     def choose() -> list[int]:
-        model = task.new_model(num_classes=task.splits.train.num_outputs)
+        model = as_classifier(task.new_model(num_classes=task.splits.train.num_outputs))
         epochs = left * task.measure_speed(model) / len(task.splits.train)
         full_size = model.spec.image_size
         size = scale_size(full_size, model.spec.layout.grid, min(1.0, max(MIN_SCALE, math.sqrt(epochs / MIN_EPOCHS))))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from vitrail.contract import Classifier
+from vitrail.contract import Model
 from vitrail.data.prepare.image import ImagePreparation
+from vitrail.training.recipe.image.classifier import as_classifier
 from vitrail.training.recipe.image.settings import ImageSettings
 from vitrail.training.task import Task
 
 
-def prepare_images(task: Task, model: Classifier, *, training: bool) -> ImagePreparation:
+def prepare_images(task: Task, model: Model, *, training: bool) -> ImagePreparation:
     """The model's preprocessing and, for training, the recipe's augmentation."""
     settings = task.settings
     augment = settings.augment if training and isinstance(settings, ImageSettings) else None
-    return ImagePreparation(preprocess=model.preprocess, augment=augment)
+    return ImagePreparation(preprocess=as_classifier(model).preprocess, augment=augment)
