@@ -70,14 +70,7 @@ def command(
             batch_size=batch_size,
             progress=progress,
         )
-    if result.split is not None:
-        remark(f"Evaluated on the {result.split} split.", quiet=quiet)
-    if result.learned_from:
-        remark("Note: the model was trained on these images, so the scores say nothing about others.", quiet=quiet)
-    for problem in result.skipped:
-        remark(printable(f"Left out: {problem}"), quiet=quiet)
-    for change in result.changes:
-        remark(f"Note: {change}.", quiet=quiet)
+    _print_remarks(result, quiet=quiet)
     if isinstance(result, NumberEvaluation):
         _print_numbers(result, as_json=as_json, predictions=predictions)
         return
@@ -90,6 +83,17 @@ def command(
     _print(result)
     if compare is not None:
         _print_comparison(result, compare)
+
+
+def _print_remarks(result: Evaluation | NumberEvaluation, *, quiet: bool) -> None:
+    if result.split is not None:
+        remark(f"Evaluated on the {result.split} split.", quiet=quiet)
+    if result.learned_from:
+        remark("Note: the model was trained on these images, so the scores say nothing about others.", quiet=quiet)
+    for problem in result.skipped:
+        remark(printable(f"Left out: {problem}"), quiet=quiet)
+    for change in result.changes:
+        remark(f"Note: {change}.", quiet=quiet)
 
 
 def _document(result: Evaluation, *, predictions: bool) -> dict[str, Any]:

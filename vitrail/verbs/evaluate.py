@@ -80,32 +80,20 @@ def evaluate(
     "skip" it is left out and listed in `skipped`.
     """
     target = find_target(model)
-    source = open_data(data, data_dir=data_dir, target=target, progress=progress)
-    all_splits = source
-    if split is None:
-        split = next((name for name in ("test", "val") if name in source.split_names), None)
-    source = source if split is None else source.split(split)
+    all_splits = open_data(data, data_dir=data_dir, target=target, progress=progress)
+    split = split or next((name for name in ("test", "val") if name in all_splits.split_names), None)
+    source = all_splits if split is None else all_splits.split(split)
     learned_from = split in {None, "train"} and was_trained_on(model, all_splits)
+    options: dict[str, Any] = {"policy": policy, "batch_size": batch_size, "progress": progress}
     if target is not None:
         if compare is not None or real or tta:
             raise DataError("a model that predicts a number is evaluated alone.", got="--compare, --real or --tta.")
-        return evaluate_numbers(
-            open_model(model, weights),
-            source,
-            policy=policy,
-            batch_size=batch_size,
-            split=split,
-            learned_from=learned_from,
-            progress=progress,
-        )
+        return evaluate_numbers(open_model(model, weights), source, split=split, learned_from=learned_from, **options)
     real_table = _read_real(Path(real)) if real else None
     models = [(model, weights), *([] if compare is None else [(compare, None)])]
     networks = [_open_network(each, files, source) for each, files in models]  # all errors come before the work starts
     numbers = imagenet_numbers(networks[0][0]) if real else []
-    evaluated = [
-        _evaluate_network(network, indices, source, policy=policy, batch_size=batch_size, tta=tta, progress=progress)
-        for network, indices in networks
-    ]
+    evaluated = [_evaluate_network(network, indices, source, tta=tta, **options) for network, indices in networks]
     network, (summary, rows, outputs, skipped) = networks[0][0], evaluated[0]
     predicted = outputs["logits"].argmax(dim=1).tolist()
     real_labels = _real_labels(real_table, outputs.names) if real_table is not None else None
