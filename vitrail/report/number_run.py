@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from vitrail.contract import Classifier
 from vitrail.data.table import Source
-from vitrail.errors import RunError, brief
+from vitrail.errors import RunError
 from vitrail.files import write_text
 from vitrail.pages import render_template
 from vitrail.report.chart import scatter_chart
 from vitrail.report.overlay import render_overlay
 from vitrail.report.percent import percent, percent_range
-from vitrail.report.run import LARGE_SIDE, NUM_ERRORS, REPORT, group_findings, read_lines, training_charts
+from vitrail.report.run import LARGE_SIDE, NUM_ERRORS, REPORT, read_files, training_charts
 from vitrail.report.thumbnails import Thumbnails
 from vitrail.run.artefact import load
-from vitrail.run.calibrate import read_calibration
-from vitrail.run.directory import METRICS, stored_config
 from vitrail.run.number_predictions import NumberRow, read_number_rows
-from vitrail.run.predictions import PREDICTIONS, SUMMARY
+from vitrail.run.predictions import PREDICTIONS
 
 MAX_DOTS = 1500
 NUM_BANDS = 5
@@ -31,8 +27,8 @@ NUM_BANDS = 5
 
 def write_number_report(path: Path, source: Source, *, model: Classifier | None = None) -> None:
     """Write report.html of a regression run; an existing page stays until the new one is complete."""
-    run = read_number_run(path)
-    rows = [row for row in run["rows"] if row.split == run["split"]]
+    run = read_files(path, kind="regression")
+    rows = [row for row in read_number_rows(path / PREDICTIONS) if row.split == run["split"]]
     errors = sorted(rows, key=lambda row: (-row.error, row.path))[:NUM_ERRORS]
     thumbnails = Thumbnails(source, [row.path for row in errors])
     model = model if model is not None else load(path)
@@ -60,33 +56,6 @@ def write_number_report(path: Path, source: Source, *, model: Classifier | None 
         percent_range=percent_range,
     )
     write_text(page, path / REPORT, RunError)
-
-
-def read_number_run(path: Path) -> dict[str, Any]:
-    """Read the files of a finished regression run."""
-    try:
-        document = json.loads((path / SUMMARY).read_text(encoding="utf-8"))
-        split = "test" if "test" in document else "val"
-        metrics = [json.loads(line) for line in read_lines(path / METRICS)]
-        facts, result, summary = document["facts"], document["result"], document[split]
-        findings = None if facts["findings"] is None else group_findings(facts["findings"])
-        for each in metrics:
-            each["step"] = float(each["step"])
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise RunError(
-            f"{path} is not a finished regression run.", got=brief(error), hint="a run trained to the end."
-        ) from None
-    return {
-        "facts": facts,
-        "result": result,
-        "summary": summary,
-        "split": split,
-        "config": stored_config(path),
-        "rows": read_number_rows(path / PREDICTIONS),
-        "metrics": metrics,
-        "calibration": read_calibration(path),
-        "findings": findings,
-    }
 
 
 def error_bands(rows: list[NumberRow]) -> list[tuple[str, int, float, float | None]]:

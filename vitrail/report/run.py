@@ -84,16 +84,25 @@ def write_report(path: Path, source: Source, *, model: Classifier | None = None)
 
 def read_run(path: Path) -> dict[str, Any]:
     """Read the files of a finished run: summary, predictions, curves, settings and calibration."""
+    run = read_files(path, kind="classification")
+    run["facts"].setdefault("multi_label", run["facts"].get("several", False))  # its name in runs before 0.2
+    rows = read_predictions(path / PREDICTIONS)
+    return {**run, "rows": rows, "out_of_fold": read_predictions(path / OUT_OF_FOLD) if run["folds"] else []}
+
+
+def read_files(path: Path, *, kind: str) -> dict[str, Any]:
+    """Read the files that runs of every kind have; refuse a run of another kind."""
+    config = stored_config(path)
     try:
         document = json.loads((path / SUMMARY).read_text(encoding="utf-8"))
+        found = (config or {}).get("kind", "classification")
+        if found != kind:
+            raise ValueError(f"a run of the kind {found}, not {kind}")
         split = "test" if "test" in document else "val"
-        metrics = [json.loads(line) for line in read_lines(path / METRICS)]
+        metrics = [json.loads(line) for line in _read_lines(path / METRICS)]
         folds = json.loads((path / FOLDS).read_text(encoding="utf-8")) if (path / FOLDS).is_file() else None
         facts, result, summary = document["facts"], document["result"], document[split]
-        if "classes" not in summary:
-            raise ValueError("a regression run, which has no classes")
-        findings = None if facts["findings"] is None else group_findings(facts["findings"])
-        facts.setdefault("multi_label", facts.get("several", False))  # its name in runs before 0.2
+        findings = None if facts["findings"] is None else _group_findings(facts["findings"])
         for each in metrics:
             each["step"] = float(each["step"])
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
@@ -107,9 +116,7 @@ def read_run(path: Path) -> dict[str, Any]:
         "result": result,
         "summary": summary,
         "split": split,
-        "config": stored_config(path),
-        "rows": read_predictions(path / PREDICTIONS),
-        "out_of_fold": read_predictions(path / OUT_OF_FOLD) if folds else [],
+        "config": config,
         "folds": folds,
         "metrics": metrics,
         "calibration": read_calibration(path),
@@ -117,12 +124,11 @@ def read_run(path: Path) -> dict[str, Any]:
     }
 
 
-def read_lines(path: Path) -> list[str]:
-    """The lines of a file; none if there is no file."""
+def _read_lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
 
 
-def group_findings(findings: Sequence[Sequence[str]]) -> list[tuple[str, str, int, list[str]]]:
+def _group_findings(findings: Sequence[Sequence[str]]) -> list[tuple[str, str, int, list[str]]]:
     """Each kind of finding with its meaning, its count and the first few examples."""
     counts = Counter(each[1] for each in findings)
     examples = {kind: [each[0] or each[2] for each in findings if each[1] == kind][:3] for kind in counts}
