@@ -48,7 +48,7 @@ def test_the_verb_writes_a_page_and_a_figure(data_dir: Path, deit_tiny: Path, tm
         *("dog1.explained.html", "dog1.explained.png"),
         *("dog1-2.explained.html", "dog1-2.explained.png"),
     ]
-    _, page, still, classes = files[0]
+    _, page, still, classes, _ = files[0]
     assert [round(probability, 2) for _, probability in classes] == [0.73]
     assert page.stat().st_size < 3_000_000
     assert "http" not in page.read_text().replace("http-equiv", "")

@@ -53,7 +53,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Image.fromarray(random.integers(0, 256, (9, 9, 3), dtype=np.uint8)).resize((96, 80)).save(path)
     Image.fromarray(random.integers(0, 256, (9, 9, 3), dtype=np.uint8)).resize((320, 240)).save(folder / "dog.jpg")
     rows = [f"pets/train/{('cat', 'dog')[n % 2]}/{n}.jpg,{10 + 3 * n}" for n in range(16)]
-    (folder / "photos.csv").write_text("\n".join(["path,age", *rows]))
+    (folder / "ages.csv").write_text("\n".join(["path,age", *rows]))
     few = ["steps=20", "batch_size=8", "ema=0.0"]
     train(
         folder / "pets",
