@@ -152,6 +152,8 @@ class Objective(nn.Module):
     READS: ClassVar[tuple[str, ...]] = ()
     """The fields of a batch that it reads, besides those that the model takes."""
     METRIC: ClassVar[Metric]
+    COMPARES: ClassVar[str] = "loss"
+    """What `sample_losses` returns, in words."""
     COUPLED: ClassVar[bool] = False
     """Whether the loss of a sample depends on the others, so that a batch must not be split into parts."""
 

@@ -82,9 +82,12 @@ def survives(run: Callable[[], Any]) -> bool:
     """Whether a call in a forked process returns; a process that cannot be forked counts as surviving."""
     if not hasattr(os, "fork"):
         return True
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads; this child starts none
-        pid = os.fork()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads; this child starts none
+            pid = os.fork()
+    except OSError:
+        return True
     if pid == 0:
         try:
             faulthandler.disable()
@@ -96,7 +99,7 @@ def survives(run: Callable[[], Any]) -> bool:
 
 
 def _multiply_bfloat16() -> None:
-    matrix = torch.ones(SIDE, SIDE, dtype=torch.bfloat16)
+    matrix = torch.ones(SIDE, SIDE, dtype=torch.bfloat16, device="cpu")  # whatever the default device is
     torch.matmul(matrix, matrix)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from sklearn.metrics import r2_score
 from tests.conftest import fill
 from vitrail import create_model, evaluate, load, predict, save_weights, train
 from vitrail.__main__ import main
+from vitrail.data.check import check_source
 from vitrail.data.find import open_data
-from vitrail.errors import DataError, RunError
+from vitrail.errors import DataError, RunError, SpecError
 from vitrail.kind.regression import stratify
 from vitrail.metric.numbers import conformal_half_width, summarise_numbers
 from vitrail.objective.regress import Regress
@@ -289,6 +291,79 @@ def test_a_range_needs_enough_images(home: Path, tmp_path: Path) -> None:
     assert result.val["coverage"] is None
     (found,) = predict(tmp_path / "run", [home / "images" / "1.png"])
     assert found.prediction.low is None
+
+
+def test_a_table_of_predictions_may_begin_with_an_unreadable_image(
+    home: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.png").write_bytes(b"")
+    words = ["predict", str(trained), str(tmp_path / "a.png"), str(home / "images" / "1.png"), "--format", "csv"]
+    assert exit_code(words, monkeypatch) == 0
+    first, second = csv.DictReader(capsys.readouterr().out.splitlines())
+    assert first["error"]
+    assert first["value"] == ""
+    assert float(second["low"]) < float(second["value"]) < float(second["high"])
+
+
+def test_weights_of_another_regression_start_at_the_mean(home: Path, tmp_path: Path) -> None:
+    """Their head predicts numbers of another scale."""
+    lines = (home / "table.csv").read_text().splitlines()
+    rows = [line.split(",") for line in lines[1:]]
+    (home / "large.csv").write_text(
+        "\n".join([lines[0], *(f"{path},{1e6 * float(number)},{split}" for path, number, split in rows)])
+    )
+    options: dict[str, Any] = {"target": "weight", "model": TINY}
+    train(home / "large.csv", **options, recipe="scratch", run=tmp_path / "large", settings=FAST)
+    settings = ("steps=1", "batch_size=16", "precision=float32", "cache_gb=0.0")
+    result = train(
+        home / "table.csv",
+        **options,
+        weights=tmp_path / "large",
+        recipe="finetune",
+        run=tmp_path / "small",
+        settings=settings,
+    )
+    assert result.test["mae"] < 80
+
+
+def test_a_table_in_memory(home: Path, tmp_path: Path) -> None:
+    table = open_data(home / "table.csv", target="weight")
+    result = train(table, model=TINY, recipe="scratch", run=tmp_path / "run", settings=("steps=1", "batch_size=16"))
+    assert "mae" in result.val
+    assert load(tmp_path / "run").labels == ("number",)
+    (tmp_path / "1").mkdir()
+    classes = replace(table, classes=("3", "4"), labels=np.arange(len(table), dtype=np.int32) % 2, values=None)
+    result = train(
+        classes,
+        target="age",
+        model=TINY,
+        recipe="scratch",
+        run=tmp_path / "other",
+        settings=("steps=1", "batch_size=16"),
+    )
+    assert load(tmp_path / "other").labels == ("age",)
+
+
+def test_copies_with_different_numbers_contradict(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)
+    for name in ("a.png", "b.png"):
+        Image.fromarray(noise).save(tmp_path / name)
+    (tmp_path / "table.csv").write_text("path,age\na.png,3\nb.png,90\n")
+    findings = check_source(open_data(tmp_path / "table.csv", target="age")).findings
+    assert {finding.kind for finding in findings} == {"duplicate", "contradiction"}
+    assert any("labelled 90 instead of 3" in finding.detail for finding in findings)
+
+
+def test_settings_for_classes_are_refused(home: Path, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="class weights are for classes"):
+        train(
+            home / "table.csv",
+            target="weight",
+            model=TINY,
+            recipe="scratch",
+            run=tmp_path / "run",
+            settings=("class_weights=true", "steps=1"),
+        )
 
 
 def test_another_target_is_another_run(home: Path, trained: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +156,48 @@ def test_this_machine_is_measured() -> None:
     assert machine.copy_rate() > 1e8
     assert machine.num_cores() >= 1
     assert {choice.what for choice in machine.choices()} >= {"training and features", "exports", "threads"}
+
+
+def test_what_ends_a_process_is_noticed() -> None:
+    assert machine.survives(lambda: None)
+    assert not machine.survives(lambda: os.kill(os.getpid(), signal.SIGILL))
+
+
+def test_a_process_that_cannot_be_forked_counts_as_surviving(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    assert machine.survives(lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("flags", "survives", "limit", "broken"),
+    [
+        ({"amx_tile"}, False, "", True),
+        ({"amx_tile"}, True, "", False),
+        ({"avx2"}, False, "", False),
+        ({"amx_tile"}, False, "AVX2", False),
+    ],
+)
+def test_broken_tile_instructions_are_avoided(
+    flags: set[str], survives: bool, limit: str, broken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the processor lists them, they fail, and nobody has set a limit."""
+    monkeypatch.setenv(machine.ISA_VARIABLE, limit)
+    monkeypatch.setattr(machine, "_list_flags", lambda: flags)
+    monkeypatch.setattr(machine, "survives", lambda run: survives)
+    assert machine.avoid_broken_tiles.__wrapped__() == broken
+    assert os.environ[machine.ISA_VARIABLE] == (machine.ISA_WITHOUT_TILES if broken else limit)
+
+
+def test_the_product_is_tried_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while models are built on the meta device, where nothing is computed."""
+    devices = []
+    monkeypatch.setattr(torch, "matmul", lambda one, _: devices.append(one.device.type))
+    with torch.device("meta"):
+        machine._multiply_bfloat16()
+    assert devices == ["cpu"]
 
 
 DIGITS = ("steps=3", "batch_size=32", "precision=float32", "small_until=0.0")

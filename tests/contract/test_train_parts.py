@@ -159,6 +159,13 @@ def test_guard_resumes_from_the_state_of_earlier_versions() -> None:
     assert any(early.find_problem(0.9, 1.0) for _ in range(WINDOW))
 
 
+def test_guard_lets_negative_losses_fall() -> None:
+    """As those of densities and similarities do; a rise is still noticed."""
+    guard = Guard()
+    assert not any(guard.find_problem(-0.5 - 0.001 * step, 1.0) for step in range(60))
+    assert any(guard.find_problem(-0.5 + 0.1 * step, 1.0) for step in range(60))
+
+
 @pytest.mark.parametrize("num", [0, 3, WINDOW, 40])
 def test_guard_resumes_from_its_state(num: int) -> None:
     """The last losses, and the lowest mean, which may be long ago."""

@@ -30,7 +30,9 @@ from vitrail.run import checkpoint
 from vitrail.training import optim
 from vitrail.training.evaluation import infer
 from vitrail.training.learner import Learner
-from vitrail.training.world import World
+from vitrail.training.throughput import Kernels
+from vitrail.training.world import World, connect
+from vitrail.weights.tensor_files import read_tensors, write_tensors
 
 WORKER = Path(__file__).with_name("waist_worker.py")
 PATIENCE = 150.0
@@ -198,6 +200,42 @@ def test_a_second_fit_needs_a_stage(data: str, tmp_path: Path) -> None:
     assert task.config["stages"].keys() == {"second"}
 
 
+def test_a_finished_stage_is_not_trained_again(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even for a moment, if the same command later leaves it more time."""
+    words = ("steps=null", "minutes=0.05", "eval_every=1000", "save_every=1000")
+    task = waist.make_task(tmp_path / "run", data, words)
+    first = task.new_model(num_classes=10)
+    done = task.stage("first", until=0.5).fit(first)
+    assert done.step > 0
+    again = waist.make_task(tmp_path / "run", data, words)
+    again.timing.started += 100.0  # all the time in the world
+    monkeypatch.setattr("vitrail.training.loop.compute_gradients", None)
+    second = again.new_model(num_classes=10)
+    assert again.stage("first", until=0.5).fit(second).step == done.step
+    assert all(torch.equal(value, second.state_dict()[name]) for name, value in first.state_dict().items())
+
+
+def test_stages_share_the_minutes(data: str, tmp_path: Path) -> None:
+    task = waist.make_task(tmp_path / "run", data, ("steps=null", "minutes=10.0"))
+    early, late = (task.stage("one", until=until).seconds_left() for until in (0.5, 1.0))
+    assert early is not None
+    assert late is not None
+    assert 290 < early <= 300
+    assert 590 < late <= 600
+
+
+def test_a_coupled_objective_skips_nothing_and_is_released(data: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"none can be skipped[\s\S]*on_error=skip"):
+        waist.train(str(tmp_path / "skip"), data, "pair", ("on_error=skip",))
+    objective = waist.Pair()
+    connect(objective, World(rank=1, size=2))
+    assert objective.rank == 1
+    connect(objective, World())
+    features = torch.ones(2)
+    assert objective.rank == 0
+    assert objective.gather(features) is features
+
+
 def test_a_learner_puts_its_model_back_in_its_mode(data: str, tmp_path: Path) -> None:
     task = waist.make_task(tmp_path / "run", data, ())
     for training in (True, False):
@@ -257,6 +295,21 @@ def test_tied_weights_survive_a_checkpoint(tmp_path: Path) -> None:
     shard.copy_into(other.tensors(), found.parts["model"])
     assert torch.equal(other.model.head.weight, learner.model.embed.weight)
     assert other.model.head.weight is other.model.embed.weight
+
+
+def test_tied_weights_are_written_under_each_name(tmp_path: Path) -> None:
+    model, other = Tied(), Tied()
+    write_tensors(model.state_dict(), tmp_path / "model.safetensors")
+    other.load_state_dict(read_tensors(tmp_path / "model.safetensors"))
+    assert torch.equal(other.head.weight, model.embed.weight)
+    assert other.head.weight is other.embed.weight
+
+
+def test_convolutions_of_video_keep_their_layout() -> None:
+    learner = Learner(nn.Sequential(nn.Conv3d(3, 4, 2), nn.Conv2d(3, 4, 2)), Classify())
+    Kernels(channels_last=True).apply(learner)
+    assert learner.model[1].weight.is_contiguous(memory_format=torch.channels_last)
+    assert learner.model[0].weight.is_contiguous()
 
 
 @pytest.mark.parametrize("kind", ["muon", "adamw"])

@@ -84,22 +84,28 @@ def _writer(form: str) -> Any:
 
 
 class _CsvTable:
-    """CSV rows; the header waits for the first row."""
+    """CSV rows; the header waits for the first prediction, whose kind decides the columns, or for the end."""
 
     def __init__(self) -> None:
         self.table = csv.writer(sys.stdout, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-        self.started = False
+        self.waiting: list[ImageResult] = []
         self.columns: tuple[str, ...] = ()
 
     def __call__(self, result: ImageResult | None) -> None:
-        if result is None:
+        if result is not None:
+            self.waiting.append(result)
+            if result.prediction is None and not self.columns:
+                return
+        if not self.waiting:
             return
-        if not self.started:
-            self.columns = CLASS_COLUMNS if result.prediction is None else tuple(result.prediction.cells)
+        if not self.columns:
+            prediction = self.waiting[-1].prediction
+            self.columns = CLASS_COLUMNS if prediction is None else tuple(prediction.cells)
             self.table.writerow(["path", *self.columns, "error"])
-        self.started = True
-        cells = {} if result.prediction is None else result.prediction.cells
-        self.table.writerow([result.path, *(cells.get(name, "") for name in self.columns), result.error or ""])
+        for each in self.waiting:
+            cells = {} if each.prediction is None else each.prediction.cells
+            self.table.writerow([each.path, *(cells.get(name, "") for name in self.columns), each.error or ""])
+        self.waiting.clear()
 
 
 class _JsonList:

@@ -186,7 +186,7 @@ def _duplicates(good: list[Scan], source: Source, split_of: Callable[[int], str]
         # The earlier split keeps the image: one that is also in train is reported for the other split.
         one, other = sorted((good[first], good[second]), key=lambda scan: (_rank(split_of(scan.index)), scan.index))
         kinds = {"leak"} if split_of(one.index) != split_of(other.index) else {DUPLICATE_KINDS[how]}
-        if one.labels != other.labels:
+        if _label_text(one, source) != _label_text(other, source):
             kinds.add("contradiction")
         for kind in kinds:
             if (other.index, kind) not in reported:
@@ -202,9 +202,15 @@ def _describe(kind: str, how: str, one: Scan, other: Scan, source: Source, split
     if kind == "leak":
         return f"{how} {one.name}: in {split_of(other.index)} and in {split_of(one.index)}"
     if kind == "contradiction":
-        names = [" and ".join(source.classes[label] for label in scan.labels) or "none" for scan in (one, other)]
-        return f"{how} {one.name}, but labelled {names[1]} instead of {names[0]}"
+        return f"{how} {one.name}, but labelled {_label_text(other, source)} instead of {_label_text(one, source)}"
     return f"{how} {one.name}"
+
+
+def _label_text(scan: Scan, source: Source) -> str:
+    """The labels of an image in words, or its number."""
+    if source.values is not None:
+        return f"{source.values[scan.index]:g}"
+    return " and ".join(source.classes[label] for label in scan.labels) or "none"
 
 
 def _notes(good: list[Scan]) -> Iterator[str]:

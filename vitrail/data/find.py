@@ -53,7 +53,7 @@ def _open(location: str, target: str | None) -> Source | None:
                 if target is not None and getattr(module, "HAS_COLUMNS", False):
                     return module.open_source(location, target=target)
                 source: Source = module.open_source(location)
-                return source if target is None else _as_numbers(source)
+                return source if target is None else as_numbers(source)
     except VitrailError:
         raise
     except OSError as error:
@@ -65,7 +65,7 @@ def _open(location: str, target: str | None) -> Source | None:
     return None
 
 
-def _as_numbers(source: Source) -> Table:
+def as_numbers(source: Source) -> Table:
     """The class names as numbers."""
     if not isinstance(source, Table):
         raise DataError("shards have no numbers to predict.", got=f"{source.origin}.", hint="a CSV or Parquet table.")

@@ -262,7 +262,7 @@ class _PendingBatch:
 def stack_labels(items: Sequence[Item], source: Source) -> Fields:
     """Class numbers, multi-hot targets for multi-label data, numbers for regression; nothing for unlabelled data."""
     if source.values is not None:
-        return {"label": torch.tensor([item.value for item in items], dtype=torch.float32)}
+        return {"label": torch.tensor([item.value for item in items], dtype=torch.float64)}
     if not source.classes:
         return {}
     if not source.multi_label:

@@ -22,6 +22,7 @@ SPLIT_NAMES = {
 }
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 NO_SPLIT = -1
+MAX_NUMBER = float(np.finfo(np.float32).max)
 Content = bytes | Pixels
 """An image as it is stored: an encoded file, or the pixels of an array."""
 
@@ -214,12 +215,12 @@ Source = Table | Stream
 
 
 def parse_number(text: str) -> float | None:
-    """A finite number; None for any other text."""
+    """A number that float32 can hold; None for any other text."""
     try:
         number = float(text)
     except ValueError:
         return None
-    return number if np.isfinite(number) else None
+    return number if abs(number) <= MAX_NUMBER else None
 
 
 def check_split(name: str, splits: tuple[str, ...], origin: str) -> None:

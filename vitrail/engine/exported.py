@@ -36,7 +36,6 @@ class ExportedModel(nn.Module):
         self.engine = f"{title} {facts['precision']}"
         self.preprocess = RawPixels.parse(facts["preprocess"])
         self.about = About(
-            kind=str(facts.get("kind", "classification")),
             name=str(facts["name"]),
             preprocess=self.preprocess,
             labels=tuple(map(str, facts["labels"])),

@@ -53,6 +53,11 @@ def stratify(table: Table) -> Table:
     return table
 
 
+def new_model(task: Task) -> Model:
+    """Create the requested model, with an output per class."""
+    return task.new_model(num_classes=len(task.splits.train.classes))
+
+
 def new_objective(task: Task) -> Classify:
     """Create the loss function."""
     settings, train = task.settings, task.splits.train

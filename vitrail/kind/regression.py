@@ -14,10 +14,11 @@ from vitrail.data.loader import Policy
 from vitrail.data.prepare.image import ImagePreparation, image_loader
 from vitrail.data.table import Source, Stream, Table
 from vitrail.engine.exported import ImageModel
-from vitrail.errors import DataError
+from vitrail.errors import DataError, SpecError
 from vitrail.metric.numbers import NumberSummary, conformal_half_width, summarise_numbers
 from vitrail.objective.regress import Regress
 from vitrail.report.number_run import write_number_report
+from vitrail.run.artefact import NUMBER
 from vitrail.run.number_card import number_card
 from vitrail.run.number_predictions import NumberRow, number_rows, write_number_rows, write_number_summaries
 from vitrail.run.predictions import PREDICTIONS
@@ -39,11 +40,13 @@ def check_source(train: Source) -> None:
     """Refuse data with too few images, or with a single number."""
     assert isinstance(train, Table)
     assert train.values is not None
-    if len(train) < MIN_IMAGES or np.ptp(train.values) == 0:
+    if len(train) < MIN_IMAGES:
+        raise DataError(f"regression needs at least {MIN_IMAGES} images.", got=f"{len(train)}.", hint="more images.")
+    if np.ptp(train.values) == 0:
         raise DataError(
             "regression needs different numbers to learn from.",
-            got=f"{len(train)} images, all with {train.values[0]:g}." if len(train) else "no images.",
-            hint="more images.",
+            got=f"{len(train)} images, all with {train.values[0]:g}.",
+            hint="another --target.",
         )
 
 
@@ -57,10 +60,22 @@ def stratify(table: Table) -> Table:
     return replace(table, classes=tuple(map(str, present)), labels=labels.astype(np.int32), values=None)
 
 
+def new_model(task: Task) -> Model:
+    """Create the requested model with one output, which starts at the mean.
+
+    Weights of another regression run have a head for numbers of their own scale, so it is always a new one.
+    """
+    model = as_classifier(task.new_model(num_classes=1))
+    model.replace_head(1)
+    return model
+
+
 def new_objective(task: Task) -> Regress:
     """Create the loss function, with the mean and standard deviation of the training data."""
     values = task.splits.train.values
     assert values is not None
+    if task.settings.class_weights:
+        raise SpecError("class weights are for classes.", got="class_weights=true.", hint="class_weights=false.")
     return Regress(mean=float(values.mean()), std=float(values.std()) or 1.0)
 
 
@@ -77,7 +92,7 @@ def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
     errors = objective.sample_losses(outcome.val.fields).numpy()
     half_width = conformal_half_width(errors, COVERAGE) if np.isfinite(errors).all() else None
     objective.fold_into(as_classifier(outcome.model).heads)
-    target = task.config.get("request", {}).get("target", "number")
+    target = task.config.get("request", {}).get("target", NUMBER)
     calibration = Calibration(half_width=half_width, n=len(errors))
     as_classifier(outcome.model).describe(kind="regression", labels=(target,), calibration=calibration)
     summaries = {split: _summarise(each, half_width) for split, each in answers.items()}

@@ -32,7 +32,7 @@ class Spec(ImageSpec):
     """Everything that determines what a Vision Transformer computes."""
 
     image_size: spec.SizeNd = (224, 224)
-    """Rows and columns; one number for a 1-D input such as sound, three (frames first) for video."""
+    """Rows and columns, or one number for both; a list of one for sound, of three (frames first) for video."""
     channels: PositiveInt = 3
     num_classes: NonNegativeInt = 1000
     stem: spec.registry_field(STEMS) = patch.Spec()  # type: ignore[valid-type]

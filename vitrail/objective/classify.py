@@ -26,6 +26,7 @@ class Classify(contract.Objective):
 
     READS = ("label",)
     METRIC = TOP1
+    COMPARES = "calibrated loss"
     weights: Tensor | None
 
     def __init__(

@@ -25,6 +25,7 @@ class Regress(contract.Objective):
 
     READS = ("label",)
     METRIC = MAE
+    COMPARES = "absolute error"
 
     def __init__(self, *, mean: float = 0.0, std: float = 1.0) -> None:
         super().__init__()
@@ -32,7 +33,7 @@ class Regress(contract.Objective):
 
     def forward(self, model: nn.Module, fields: Fields) -> Float[Tensor, " B"]:
         predicted = apply_model(model, fields).float()[:, 0]
-        return F.smooth_l1_loss(predicted, self.standardise(fields["label"]), reduction="none")
+        return F.smooth_l1_loss(predicted, self.standardise(fields["label"]).float(), reduction="none")
 
     def standardise(self, numbers: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
         """The numbers with mean 0 and standard deviation 1."""

@@ -92,10 +92,10 @@ def read_run(path: Path) -> dict[str, Any]:
 
 def read_files(path: Path, *, kind: str) -> dict[str, Any]:
     """Read the files that runs of every kind have; refuse a run of another kind."""
-    config = stored_config(path)
     try:
         document = json.loads((path / SUMMARY).read_text(encoding="utf-8"))
-        found = (config or {}).get("kind", "classification")
+        config = stored_config(path) or {}
+        found = config.get("kind", "classification")
         if found != kind:
             raise ValueError(f"a run of the kind {found}, not {kind}")
         split = "test" if "test" in document else "val"

@@ -26,6 +26,7 @@ from vitrail.weights import tensor_files
 from vitrail.weights.source import get_format
 
 WEIGHTS, LABELS = "model.safetensors", "labels.json"
+NUMBER = "number"  # what a regression run predicts, if nobody named it
 Card = Callable[[Mapping[str, Any], Mapping[str, Any], list[str]], str]
 """Makes a model card from the facts and the result of a run, and the libraries that can load the model."""
 
@@ -83,7 +84,7 @@ def is_run(path: str | Path) -> bool:
 def find_target(path: str | Path) -> str | None:
     """What a regression run predicts; None for any other model."""
     config = stored_config(Path(path)) if is_run(path) else None
-    return str(config["request"].get("target")) if config and config.get("kind") == "regression" else None
+    return str(config["request"].get("target", NUMBER)) if config and config.get("kind") == "regression" else None
 
 
 def load(path: str | Path) -> Classifier:
@@ -101,6 +102,7 @@ def load(path: str | Path) -> Classifier:
         )
     try:
         stored = config["model"]
+        name = str(stored["name"])
         spec = plug.load(catalogue.MODELS, stored["family"]).Spec.parse(stored["spec"])
         preprocess = _stored_preprocess(config)
         labels = json.loads((path / LABELS).read_text(encoding="utf-8"))
@@ -118,7 +120,7 @@ def load(path: str | Path) -> Classifier:
     calibration = read_calibration(path, multi_label="map" in (result.get("val") or ()))
     model.about = About(
         kind=str(config.get("kind", "classification")),
-        name=stored["name"],
+        name=name,
         preprocess=preprocess,
         labels=tuple(labels),
         calibration=check_thresholds(calibration, spec.num_classes, path),

@@ -52,7 +52,7 @@ class NumberPrediction(NamedTuple):
     def cells(self) -> dict[str, object]:
         """The prediction as a row of a table, by column."""
         numbers = {"value": self.number, "low": self.low, "high": self.high}
-        return {name: "" if number is None else round(number, 6) for name, number in numbers.items()}
+        return {name: "" if number is None else float(f"{number:.9g}") for name, number in numbers.items()}
 
     @property
     def line(self) -> str:

@@ -89,7 +89,7 @@ def search_lr(task: Task) -> LrSearch:
         raise TrainError(
             "this recipe has no learning rate.", got="a recipe without training steps.", hint="--recipe finetune."
         )
-    model = task.new_model(num_classes=task.splits.train.num_outputs)
+    model = task.kind.new_model(task)
     learner = Learner(model, task.kind.new_objective(task)).to(task.world.device).train()
     loader = task.make_loader(task.splits.train, task.kind.preparation(task, model, training=True), training=True)
     # As the run would compute: on its device, in its number format, with its kernels.

@@ -39,13 +39,13 @@ class Guard:
         if len(self.recent) < WINDOW:
             # A loss can also diverge before there is an average to compare it with.
             first = self.recent[0]
-            return f"the loss rose from {first:.3g} to {loss:.3g}" if loss > 10 * (first + MARGIN) else None
+            return f"the loss rose from {first:.3g} to {loss:.3g}" if loss > 10 * (max(first, 0.0) + MARGIN) else None
         mean = fmean(self.recent)
         if math.isinf(self.lowest):
             self.first = mean
         self.lowest = min(self.lowest, mean)
         error = stdev(self.recent) / math.sqrt(WINDOW)
-        margin = min(MARGIN, FLOOR * self.first + NUM_ERRORS * error)
-        if mean > MAX_RISE * self.lowest + margin:
+        margin = min(MARGIN, FLOOR * abs(self.first) + NUM_ERRORS * error)
+        if mean - self.lowest > (MAX_RISE - 1) * max(self.lowest, 0.0) + margin:
             return f"the loss rose from {self.lowest:.3g} to {mean:.3g} (means of {WINDOW} steps)"
         return None

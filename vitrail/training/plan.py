@@ -128,6 +128,16 @@ def check_parts(learner: Learner, num_parts: int) -> None:
         )
 
 
+def check_coupled(learner: Learner, settings: CommonSettings) -> None:
+    """Refuse to skip samples of an objective that compares them: processes would have different numbers of them."""
+    if learner.objective.COUPLED and settings.on_error == "skip":
+        raise SpecError(
+            "this objective compares the samples of a batch with each other, so none can be skipped.",
+            got="on_error=skip.",
+            hint="on_error=error, after removing what vitrail check finds.",
+        )
+
+
 def reserved_seconds(plan: dict[str, Any], splits: Splits) -> float:
     """Seconds to reserve for what follows training: validation, test, report, and writing files."""
     num = EXPLAINED_SAMPLES + 2 * len(splits.val) + (len(splits.test) if splits.test is not None else 0)

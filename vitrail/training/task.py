@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
-from vitrail.batch import Fields
+from vitrail.batch import Fields, first_rows
 from vitrail.contract import Model, Objective
 from vitrail.data.loader import Loader
 from vitrail.data.preparation import Preparation
@@ -24,7 +24,7 @@ from vitrail.training.clock import Clock, Timing
 from vitrail.training.evaluation import Answers, infer
 from vitrail.training.learner import Learner
 from vitrail.training.loop import train as run_loop
-from vitrail.training.plan import check_parts, make_plan, measure_training, read_plan, reserved_seconds
+from vitrail.training.plan import check_coupled, check_parts, make_plan, measure_training, read_plan, reserved_seconds
 from vitrail.training.run_progress import RunProgress
 from vitrail.training.settings import CommonSettings, Settings
 from vitrail.training.shard import gather_into
@@ -32,10 +32,11 @@ from vitrail.training.splits import Splits
 from vitrail.training.state import LoopJob
 from vitrail.training.throughput import Kernels
 from vitrail.training.view import View
-from vitrail.training.world import World, distribute
+from vitrail.training.world import World, connect, distribute
 
 T = TypeVar("T")
 EVALUATION_BATCH_SIZE = 64
+FINISHED = "finished"  # the decision that holds the last step of a stage
 NUM_DISK_COPIES = 12  # of the weights: three checkpoints of weights, EMA and two moments
 
 
@@ -53,6 +54,9 @@ class Kind(Protocol):
 
     NOUN: str
     """What the samples are called in messages and files."""
+
+    def new_model(self, task: Task) -> Model:
+        """Create the requested model with the outputs that the data needs."""
 
     def new_objective(self, task: Task) -> Objective:
         """Create the objective of a recipe that does not bring its own."""
@@ -83,16 +87,19 @@ class Task:
     timing: Timing = field(default_factory=Timing)
     stages: tuple[str, ...] = ()
     """The names of the stages from the run to this one; empty for the run itself."""
+    until: float = 1.0
+    """The fraction of the run's minutes at which this stage ends."""
     trained: set[tuple[str, ...]] = field(default_factory=set)
     """The stages in which a model was trained."""
 
-    def stage(self, name: str, **fields: Any) -> Task:
+    def stage(self, name: str, *, until: float = 1.0, **fields: Any) -> Task:
         """Return a stage of the run, with its own checkpoints, metrics and decisions; `fields` replace others.
 
-        A recipe that trains several models gives each a stage. Whatever moment the run is killed at, the same command
-        goes through the finished stages without training and resumes the one that was interrupted.
+        A recipe that trains several models gives each a stage, which ends at the fraction `until` of the run's minutes.
+        Whatever moment the run is killed at, the same command goes through the finished stages without training and
+        resumes the one that was interrupted.
         """
-        return replace(self, stages=(*self.stages, name), **fields)
+        return replace(self, stages=(*self.stages, name), until=until, **fields)
 
     @property
     def folder(self) -> Path:
@@ -116,10 +123,10 @@ class Task:
         return decisions[key]
 
     def seconds_left(self) -> float | None:
-        """The seconds left of the run's `minutes`; None if its length is in steps or epochs."""
+        """The seconds left of the run's `minutes` for this stage; None if its length is in steps or epochs."""
         if self.settings.minutes is None:
             return None
-        return max(0.0, self.settings.minutes * 60 - self.timing.total)
+        return max(0.0, self.settings.minutes * 60 * self.until - self.timing.total)
 
     def make_loader(
         self, source: Source, prepare: Preparation, *, training: bool = False, cached: bool = False
@@ -171,6 +178,7 @@ class Task:
         assert isinstance(settings, Settings)
         learner = Learner(model, objective or self.kind.new_objective(self))
         check_parts(learner, settings.accumulate or 1)
+        check_coupled(learner, settings)
         if world.is_rank_zero:
             weights = sum(parameter.numel() * 4 for parameter in learner.parameters())
             check_disk_space(self.run, NUM_DISK_COPIES * weights)
@@ -188,7 +196,7 @@ class Task:
         if plan["compile"]:
             wrapped = torch.compile(wrapped, dynamic=False)  # type: ignore[assignment]
         clock = self._make_clock(loader, plan)
-        self.timing.planning = time.monotonic() - self.timing.data_ready
+        self.timing.planning = time.monotonic() - self.timing.data_ready - self.timing.training - self.timing.evaluation
         self.view.say(plan["summary"])
         job = LoopJob(
             run=self.folder,
@@ -208,6 +216,8 @@ class Task:
             noun=self.kind.NOUN,
         )
         progress = run_loop(job)
+        self.decide(FINISHED, lambda: progress.step)  # so that a run resumed in a later stage trains this one no more
+        connect(learner.objective, World())
         self.timing.add_stage(clock, progress, loader.batch_size, plan["samples_per_second"])
         if self.shard:
             gather_into(learner, updated)
@@ -260,20 +270,21 @@ class Task:
         return settings.steps
 
     def _make_clock(self, loader: Loader, plan: dict[str, Any]) -> Clock:
-        """Create the loop's clock; the time for what follows (validation, test, report) is reserved."""
-        steps, left = self._num_steps(loader), self.seconds_left()
+        """Create the loop's clock; the time for what follows the last stage (validation, test, report) is reserved."""
+        steps, left = self.decisions.get(FINISHED, self._num_steps(loader)), self.seconds_left()
         if steps is not None:
             return Clock(steps=steps, seconds=None)
         assert left is not None, "a run has a length"
-        return Clock(steps=None, seconds=max(1.0, left - reserved_seconds(plan, self.splits)))
+        reserved = reserved_seconds(plan, self.splits) if self.until == 1.0 else 0.0
+        return Clock(steps=None, seconds=max(1.0, left - reserved))
 
 
 def _example(loader: Loader) -> Fields:
-    """The fields of a batch."""
+    """The fields of one sample: a whole batch may not fit in memory."""
     batches = loader.batches()
     batch = next(batches)
     batches.close()  # type: ignore[attr-defined]
-    return batch.fields
+    return first_rows(batch.fields, 1)
 
 
 def check_batch_size(loader: Loader, batch_size: int) -> None:

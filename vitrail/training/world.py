@@ -213,10 +213,12 @@ class _Gather(torch.autograd.Function):
 
 
 def connect(objective: Objective, world: World) -> None:
-    """Let a coupled objective see the features of all processes."""
+    """Let a coupled objective see the features of all processes; of its own only, if there is one process."""
+    objective.rank = world.rank
     if world.size > 1:
-        objective.rank = world.rank
         objective.gather = lambda features: _Gather.apply(features, world)  # type: ignore[no-untyped-call]
+    else:
+        objective.__dict__.pop("gather", None)
 
 
 def distribute(learner: Learner, world: World, example: Callable[[], Fields], *, shard: bool) -> nn.Module:

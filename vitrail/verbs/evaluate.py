@@ -147,6 +147,7 @@ class FlipAverage(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        self.train(model.training)
 
     def forward(self, images: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B K"]:
         return (self.model(images) + self.model(images.flip(3))) / 2

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from vitrail import catalogue, matching, plug
 from vitrail.contract import Classifier
 from vitrail.data.check import scan_source
-from vitrail.data.find import open_data
+from vitrail.data.find import as_numbers, open_data
 from vitrail.data.folds import fold_numbers, fold_tables, foldable
 from vitrail.data.table import Source, Table
 from vitrail.errors import DataError, RunError, WeightsError, brief
@@ -273,6 +273,8 @@ def parse_request(
     """Validate a request."""
     parsed = parse_settings(recipe, settings, minutes=minutes, seed=seed, has_weights=weights is not None)
     source = data if isinstance(data, Source) else open_data(data, data_dir=data_dir, target=target)
+    if target is not None and source.values is None:
+        source = as_numbers(source)
     if weights is None and getattr(plug.load(RECIPES, recipe), "NEEDS_WEIGHTS", False):
         raise WeightsError(
             f"the recipe {recipe} needs pretrained weights.",

@@ -216,8 +216,15 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def _save_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Tied tensors are stored under each of their names, because safetensors refuses shared memory."""
+    seen: set[int] = set()
+    separate = {}
+    for name, tensor in tensors.items():
+        storage = tensor.untyped_storage().data_ptr()
+        separate[name] = tensor.clone() if storage in seen else tensor
+        seen.add(storage)
     try:
-        save_file(dict(tensors), path, metadata={"format": "pt"})
+        save_file(separate, path, metadata={"format": "pt"})
     except SafetensorError as error:  # a full disk, in most cases
         raise OSError(str(error)) from None
 

@@ -13,7 +13,17 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from vitrail.data.decode import file_stamp, read_file
-from vitrail.data.table import NO_SPLIT, SPLIT_NAMES, SPLITS, Content, Table, check_names, no_stamp, sorted_classes
+from vitrail.data.table import (
+    MAX_NUMBER,
+    NO_SPLIT,
+    SPLIT_NAMES,
+    SPLITS,
+    Content,
+    Table,
+    check_names,
+    no_stamp,
+    sorted_classes,
+)
 from vitrail.errors import DataError, brief
 
 PATHS = ("path", "file", "filename", "file_name", "filepath", "image_path", "image", "img")
@@ -215,7 +225,7 @@ def _read_numbers(column: Any, key: str, origin: str) -> NDArray[np.float64]:
             got=brief(error),
             hint="a number in every row.",
         ) from None
-    wrong = np.flatnonzero(~np.isfinite(numbers))
+    wrong = np.flatnonzero(~(np.abs(numbers) <= MAX_NUMBER))  # not a number, or too large for a model
     if len(wrong):
         raise DataError(
             f"{origin} has a row without a number in the column {key!r}.",

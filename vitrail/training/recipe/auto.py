@@ -51,7 +51,7 @@ def train(task: Task) -> Outcome:
     tuned = tune(task, probe_outcome)
     after = objective.score(tuned.val.fields)
     gain, noise = paired_gain(probe_outcome.val, tuned.val, objective)
-    scores = f"{after.text} against {before.text}; calibrated loss lower by {gain:.3f} +- {noise:.3f}"
+    scores = f"{after.text} against {before.text}; {objective.COMPARES} lower by {gain:.3f} +- {noise:.3f}"
     if gain > Z_ONE_SIDED_95 * noise and not after.worse_than(before):
         return tuned._replace(notes=(*probe_outcome.notes, *tuned.notes, f"Fine-tuning was better: {scores}."))
     note = f"Fine-tuning was not significantly better ({scores}), so the probe is used"
@@ -91,7 +91,7 @@ def train_from_scratch(task: Task) -> Outcome:
 
 def tune(task: Task, probe_outcome: Outcome) -> Outcome:
     """Fine-tune from the probe, at the image size that the time allows."""
-    model = choose_image_size(task).new_model(num_classes=task.splits.train.num_outputs)
+    model = task.kind.new_model(choose_image_size(task))
     for head, fitted in zip(model.heads, probe_outcome.model.heads, strict=True):
         head.load_state_dict(fitted.state_dict())
     progress = task.fit(model)

@@ -53,7 +53,7 @@ def train(task: Task) -> Outcome:
     if settings.head_from == "probe":
         model = plug.load("vitrail.training.recipe", "probe").train(task).model.train()
     else:
-        model = task.new_model(num_classes=task.splits.train.num_outputs)
+        model = task.kind.new_model(task)
     if settings.lora:
         lora.wrap(model, settings.lora)
     progress = task.fit(model)

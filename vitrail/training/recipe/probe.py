@@ -155,6 +155,7 @@ class Mirrored(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        self.train(model.training)
 
     def forward(self, images: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B K"]:
         return self.model(images.flip(3))

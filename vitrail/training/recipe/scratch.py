@@ -75,7 +75,7 @@ def list_candidates(source: Source) -> tuple[Candidate, ...]:
 def train(task: Task) -> Outcome:
     """Train the requested model, or one that suits the images and the time."""
     task = choose_model(task, list_candidates(task.splits.train))
-    model = task.new_model(num_classes=task.splits.train.num_outputs)
+    model = task.kind.new_model(task)
     progress = task.fit(model)
     val = task.infer(model, task.splits.val, "Validating")
     return Outcome(model, val, progress.step, (f"Trained from scratch for {progress.step:,} steps.",))
