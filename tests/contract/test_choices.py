@@ -18,8 +18,8 @@ from vitrail.kind.classification import check_source
 from vitrail.objective.classify import Classify
 from vitrail.training import throughput
 from vitrail.training.learner import Learner
+from vitrail.training.recipe.image.splits import make_image_splits
 from vitrail.training.settings import Settings
-from vitrail.training.splits import make_splits
 from vitrail.training.task import Task
 from vitrail.training.view import SilentView
 from vitrail.training.world import World
@@ -156,10 +156,10 @@ def test_auto_checks_the_data_first(images: Path, tmp_path: Path) -> None:
 def test_no_time_to_scan_all_images_is_remembered() -> None:
     table, view, stored = table_of([0, 1] * 20, side=64), RecordingView(), {}
     short = Settings(minutes=1e-9)
-    first = make_splits(table, short, view, World(), require=check_source, check=True, decisions=stored)
+    first = make_image_splits(table, short, view, World(), require=check_source, check=True, decisions=stored)
     assert stored == {"scanned": False}
     assert "Not searching for duplicates" in view.said[0]
-    again = make_splits(
+    again = make_image_splits(
         table, Settings(minutes=1000.0), view, World(), require=check_source, check=True, decisions=stored
     )
     assert (first.val.names, first.note) == (again.val.names, again.note)

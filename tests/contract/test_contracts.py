@@ -230,7 +230,14 @@ def test_a_broken_preparation_is_found(broken: type[ImagePreparation]) -> None:
 def test_kinds(name: str) -> None:
     """A kind has everything that `vitrail train` asks of it."""
     kind = plug.load("vitrail.kind", name)
-    for member in ("check_source", "stratify", "new_objective", "preparation", "finish", "write_report"):
+    for member in (
+        "make_splits",
+        "model_factory",
+        "new_model",
+        "new_objective",
+        "preparation",
+        "finish",
+        "write_report",
+    ):
         assert callable(getattr(kind, member))
     assert kind.NOUN.endswith("s")
-    assert kind.STRATUM

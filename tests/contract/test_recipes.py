@@ -10,10 +10,12 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from torch import nn
 
 from tests.conftest import fill
 from vitrail import create_model, load, plug, save_weights
 from vitrail.errors import DataError, SpecError, WeightsError
+from vitrail.training import throughput, world
 from vitrail.verbs.train import Training, find_lr, train
 
 RECIPES = plug.entries("vitrail.training.recipe")
@@ -178,6 +180,38 @@ def test_the_learning_rate_finder_suggests_a_rate(images: Path) -> None:
     tried = [rate for rate, _ in rates.tried]
     assert tried == sorted(tried)
     assert tried[0] < rates.lr < tried[-1]
+
+
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_the_learning_rate_finder_computes_as_the_run_would(
+    bfloat16: bool, images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the device of its process, with the number format and kernels that are measured to be fastest."""
+    joined, formats = [], []
+    init_world, choose = world.init_world, throughput.choose_kernels
+    monkeypatch.setattr(world, "init_world", lambda: joined.append(1) or init_world())
+
+    def measured(learner: nn.Module, fields: dict[str, torch.Tensor], *rest: object, **more: object) -> object:
+        kernels, cost = choose(learner, fields, *rest, **{**more, "bfloat16": False})
+        return kernels._replace(bfloat16=bfloat16), cost
+
+    monkeypatch.setattr(throughput, "choose_kernels", measured)
+    autocast = torch.autocast
+    monkeypatch.setattr(
+        torch,
+        "autocast",
+        lambda *args, enabled, **more: formats.append(enabled) or autocast(*args, enabled=False, **more),
+    )
+    find_lr(images, model=TINY, recipe="scratch", settings=["batch_size=12"])
+    assert joined
+    assert formats[-1] == bfloat16
+
+
+def test_a_dry_run_uses_the_device_of_its_process(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    joined, init_world = [], world.init_world
+    monkeypatch.setattr(world, "init_world", lambda: joined.append(1) or init_world())
+    train(images, model=TINY, recipe="scratch", dry_run=True, minutes=3.0)
+    assert len(joined) == 2, "once for the command, once for what it tries"
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,11 @@ class Table:
         return self.starts is not None
 
     @property
+    def kind(self) -> str:
+        """The kind of run that this data is for, unless the recipe says another."""
+        return "classification" if self.values is None else "regression"
+
+    @property
     def num_outputs(self) -> int:
         """The number of outputs of a model for this data: one per class; one for a number to predict."""
         return len(self.classes) if self.values is None else 1
@@ -177,6 +182,7 @@ class Stream:
     root: Path | None = None
     values: None = None
     multi_label: bool = False
+    kind: str = "classification"
 
     @property
     def num_outputs(self) -> int:

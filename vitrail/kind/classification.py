@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from vitrail.contract import Classifier, Model
 from vitrail.data.prepare.image import ImagePreparation
-from vitrail.data.table import Source, Stream, Table
+from vitrail.data.table import Source, Stream
 from vitrail.errors import DataError
 from vitrail.metric.summary import Summary
 from vitrail.objective.classify import Classify, class_weights
@@ -21,10 +22,16 @@ from vitrail.run.predictions import PREDICTIONS, prediction_rows, summary_of, wr
 from vitrail.training.evaluation import Answers
 from vitrail.training.recipe.image.classifier import as_classifier
 from vitrail.training.recipe.image.finish import answer_splits, write_run
+from vitrail.training.recipe.image.models import make_image_models
 from vitrail.training.recipe.image.prepare import prepare_images
+from vitrail.training.recipe.image.splits import make_image_splits
+from vitrail.training.settings import CommonSettings
+from vitrail.training.splits import Splits
 from vitrail.training.task import Outcome, Task
+from vitrail.training.view import View
+from vitrail.training.world import World
 
-NOUN, STRATUM = "images", "class"
+NOUN = "images"
 MIN_PER_CLASS = 2  # images
 
 
@@ -48,9 +55,23 @@ def check_source(train: Source) -> None:
         )
 
 
-def stratify(table: Table) -> Table:
-    """Hold out the same fraction of each class."""
-    return table
+def make_splits(source: Source, settings: CommonSettings, view: View, world: World, **options: Any) -> Splits:
+    """Take the splits of the data, or hold out images for validation."""
+    return make_image_splits(
+        source,
+        settings,
+        view,
+        world,
+        require=check_source,
+        **options,
+    )
+
+
+def model_factory(
+    source: Source, model: str | None, weights: str | Path | None, overrides: Sequence[str], seed: int
+) -> Callable[..., Classifier]:
+    """Return a function that creates the requested model."""
+    return make_image_models(source, model, weights, overrides, seed)
 
 
 def new_model(task: Task) -> Model:

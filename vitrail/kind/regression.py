@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,16 @@ from vitrail.training.evaluation import Answers, ProgressCallback, infer
 from vitrail.training.learner import Learner
 from vitrail.training.recipe.image.classifier import as_classifier
 from vitrail.training.recipe.image.finish import answer_splits, write_run
+from vitrail.training.recipe.image.models import make_image_models
 from vitrail.training.recipe.image.prepare import prepare_images
+from vitrail.training.recipe.image.splits import make_image_splits
+from vitrail.training.settings import CommonSettings
+from vitrail.training.splits import Splits
 from vitrail.training.task import Outcome, Task
+from vitrail.training.view import View
 from vitrail.training.world import World
 
-NOUN, STRATUM = "images", "range of numbers"
+NOUN = "images"
 MIN_IMAGES = 4
 MAX_STRATA = 10
 MIN_PER_STRATUM = 20  # images
@@ -58,6 +64,27 @@ def stratify(table: Table) -> Table:
     strata = np.searchsorted(edges, table.values, side="right").astype(np.int32)
     present, labels = np.unique(strata, return_inverse=True)
     return replace(table, classes=tuple(map(str, present)), labels=labels.astype(np.int32), values=None)
+
+
+def make_splits(source: Source, settings: CommonSettings, view: View, world: World, **options: Any) -> Splits:
+    """Take the splits of the data, or hold out images for validation."""
+    return make_image_splits(
+        source,
+        settings,
+        view,
+        world,
+        require=check_source,
+        stratum="range of numbers",
+        stratify=stratify,
+        **options,
+    )
+
+
+def model_factory(
+    source: Source, model: str | None, weights: str | Path | None, overrides: Sequence[str], seed: int
+) -> Callable[..., Classifier]:
+    """Return a function that creates the requested model."""
+    return make_image_models(source, model, weights, overrides, seed)
 
 
 def new_model(task: Task) -> Model:

@@ -13,10 +13,9 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from vitrail import catalogue, matching, plug
+from vitrail import plug
 from vitrail.contract import Classifier
 from vitrail.data.check import scan_source
 from vitrail.data.find import as_numbers, open_data
@@ -29,13 +28,13 @@ from vitrail.run.predictions import PREDICTIONS, SUMMARY, PredictionRow, read_pr
 from vitrail.training import world as processes
 from vitrail.training.clock import Timing
 from vitrail.training.dry_run import LrSearch, forecast, limit_to_one_step, sample_splits, search_lr
+from vitrail.training.recipe.image.splits import SCAN_FRACTION
 from vitrail.training.settings import LENGTHS, CommonSettings
-from vitrail.training.splits import SCAN_FRACTION, Splits, fingerprint, make_splits
+from vitrail.training.splits import Splits, fingerprint
 from vitrail.training.task import Task
 from vitrail.training.tensorboard import writer_class
 from vitrail.training.view import SilentView, View
 from vitrail.training.world import World
-from vitrail.weights.source import load_weights
 
 RECIPES, KINDS = "vitrail.training.recipe", "vitrail.kind"
 DEFAULT_MINUTES = 10.0
@@ -281,8 +280,8 @@ def parse_request(
             hint="--weights with a file, a run or a Hugging Face Hub name; or --recipe scratch.",
         )
     model_overrides = [word.removeprefix(MODEL_PREFIX) for word in settings if word.startswith(MODEL_PREFIX)]
-    new_model = make_model_factory(source, model, weights, model_overrides, parsed.seed)
-    new_model(num_classes=max(1, source.num_outputs))  # so that errors in the model are raised before anything starts
+    kind = plug.load(KINDS, getattr(plug.load(RECIPES, recipe), "KIND", source.kind))
+    new_model = kind.model_factory(source, model, weights, model_overrides, parsed.seed)
     fields = {
         "data": source.origin if isinstance(data, Source) else str(data),
         "model": model,
@@ -294,7 +293,6 @@ def parse_request(
         **({} if target is None else {"target": target}),
     }
     can_choose_model = model is None and not model_overrides
-    kind = plug.load(KINDS, "classification" if source.values is None else "regression")
     return TrainRequest(kind, source, parsed, recipe, new_model, weights is not None, can_choose_model, fields)
 
 
@@ -348,40 +346,16 @@ def parse_settings(
     return settings
 
 
-def make_model_factory(
-    source: Source, model: str | None, weights: str | Path | None, overrides: Sequence[str], seed: int
-) -> Callable[..., Classifier]:
-    """Return a function that creates the model; without a name, it is inferred from the weights or the data."""
-    if model is None and weights is not None:
-        model = matching.only_name(str(weights), load_weights(weights), hint="--model {name}, if that is the one.")
-    elif model is None:
-        model = plug.load(RECIPES, "scratch").suggest(source)
-    default_name = str(model)
-    spec = catalogue.spec_named(default_name).override_words(overrides)
-    fields = {key: getattr(spec, key) for key in (word.partition("=")[0].partition(".")[0] for word in overrides)}
-
-    def new_model(*, name: str = default_name, **more: Any) -> Classifier:
-        torch.manual_seed(seed)
-        return catalogue.create_model(name, weights=weights, **{**fields, **more})
-
-    return new_model
-
-
 def _make_splits(request: TrainRequest, view: View, world: World, decisions: dict[str, Any] | None = None) -> Splits:
-    """Make the splits; a recipe that cross-validates trains on all training images."""
+    """Make the splits; a recipe that cross-validates trains on all training data."""
     recipe = plug.load(RECIPES, request.recipe)
-    cross_validates, check = (getattr(recipe, name, False) for name in ("CROSS_VALIDATES", "CHECKS_DATA"))
-    return make_splits(
+    return request.kind.make_splits(
         request.source,
         request.settings,
         view,
         world,
-        require=request.kind.check_source,
-        noun=request.kind.NOUN,
-        stratum=request.kind.STRATUM,
-        stratify=request.kind.stratify,
-        allow_hold_out=not cross_validates,
-        check=check,
+        allow_hold_out=not getattr(recipe, "CROSS_VALIDATES", False),
+        check=getattr(recipe, "CHECKS_DATA", False),
         decisions=decisions,
     )
 
