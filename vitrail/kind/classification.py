@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 import torch
 
 from vitrail.contract import Classifier, Model
-from vitrail.data.prepare.image import ImagePreparation
 from vitrail.data.table import Source, Stream
 from vitrail.errors import DataError
 from vitrail.metric.summary import Summary
@@ -32,6 +30,8 @@ from vitrail.training.view import View
 from vitrail.training.world import World
 
 NOUN = "images"
+model_factory = make_image_models
+preparation = prepare_images
 MIN_PER_CLASS = 2  # images
 
 
@@ -67,13 +67,6 @@ def make_splits(source: Source, settings: CommonSettings, view: View, world: Wor
     )
 
 
-def model_factory(
-    source: Source, model: str | None, weights: str | Path | None, overrides: Sequence[str], seed: int
-) -> Callable[..., Classifier]:
-    """Return a function that creates the requested model."""
-    return make_image_models(source, model, weights, overrides, seed)
-
-
 def new_model(task: Task) -> Model:
     """Create the requested model, with an output per class."""
     return task.new_model(num_classes=len(task.splits.train.classes))
@@ -90,11 +83,6 @@ def new_objective(task: Task) -> Classify:
     return Classify(
         multi_label=train.multi_label, label_smoothing=getattr(settings, "label_smoothing", 0.0), weights=weights
     )
-
-
-def preparation(task: Task, model: Model, *, training: bool) -> ImagePreparation:
-    """How images become the input of this model."""
-    return prepare_images(task, model, training=training)
 
 
 def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:

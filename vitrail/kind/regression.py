@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from vitrail.calibration import COVERAGE, Calibration
 from vitrail.contract import Classifier, Model
 from vitrail.data.loader import Policy
-from vitrail.data.prepare.image import ImagePreparation, image_loader
+from vitrail.data.prepare.image import image_loader
 from vitrail.data.table import Source, Stream, Table
 from vitrail.engine.exported import ImageModel
 from vitrail.errors import DataError, SpecError
@@ -37,6 +36,8 @@ from vitrail.training.view import View
 from vitrail.training.world import World
 
 NOUN = "images"
+model_factory = make_image_models
+preparation = prepare_images
 MIN_IMAGES = 4
 MAX_STRATA = 10
 MIN_PER_STRATUM = 20  # images
@@ -80,13 +81,6 @@ def make_splits(source: Source, settings: CommonSettings, view: View, world: Wor
     )
 
 
-def model_factory(
-    source: Source, model: str | None, weights: str | Path | None, overrides: Sequence[str], seed: int
-) -> Callable[..., Classifier]:
-    """Return a function that creates the requested model."""
-    return make_image_models(source, model, weights, overrides, seed)
-
-
 def new_model(task: Task) -> Model:
     """Create the requested model with one output, which starts at the mean.
 
@@ -104,11 +98,6 @@ def new_objective(task: Task) -> Regress:
     if task.settings.class_weights:
         raise SpecError("class weights are for classes.", got="class_weights=true.", hint="class_weights=false.")
     return Regress(mean=float(values.mean()), std=float(values.std()) or 1.0)
-
-
-def preparation(task: Task, model: Model, *, training: bool) -> ImagePreparation:
-    """How images become the input of this model."""
-    return prepare_images(task, model, training=training)
 
 
 def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
