@@ -78,12 +78,10 @@ def _checkpoints() -> dict[str, list[str]]:
 
 @cache
 def _pages() -> dict[str, dict[str, Any]]:
-    """Read the YAML page beside each architecture's file."""
+    """Read the YAML page beside each file of a classifier; models of text have none."""
     folder = files(MODELS)
-    return {
-        family: yaml.safe_load(folder.joinpath(f"{family}.yaml").read_text(encoding="utf-8"))
-        for family in plug.entries(MODELS)
-    }
+    pages = {family: folder.joinpath(f"{family}.yaml") for family in plug.entries(MODELS)}
+    return {family: yaml.safe_load(page.read_text(encoding="utf-8")) for family, page in pages.items() if page.is_file()}
 
 
 def timm_name(name: str, spec: Any) -> str:
@@ -110,7 +108,7 @@ def _timm_constants(spec: Any) -> tuple[Any, ...]:
 def spec_named(name: str) -> ImageSpec:
     """Return the specification of a model by any of its names; an unknown name's error lists the nearest ones."""
     try:
-        for family in plug.entries(MODELS):
+        for family in _pages():
             spec = plug.load(MODELS, family).spec_named(canonical(name))
             if spec is not None:
                 return spec

@@ -17,7 +17,7 @@ import torch
 
 from vitrail.batch import Batch, Fields
 from vitrail.data.preparation import Preparation
-from vitrail.data.rng import epoch_order, make_rng
+from vitrail.data.rng import epoch_order, group_lengths, make_rng, times_before
 from vitrail.data.table import Finding, Item, Source, Stream
 from vitrail.errors import DataError
 from vitrail.machine import num_cores
@@ -76,6 +76,7 @@ class Loader:
                 hint="leaving out balanced.",
             )
         self.read = self.prepare.reader(self.source)
+        self.lengths = self.prepare.lengths(self.source)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -149,6 +150,11 @@ class Loader:
             repeats=self.prepare.repeats,
             balance=self.source.labels if self.balanced else None,
         )
+        if self.lengths is not None:
+            order = group_lengths(
+                order, self.lengths, size, seed=self.seed, epoch=epoch, shuffle=self.shuffle
+            )
+            repeats = times_before(order)
         for step in range(first, last):
             positions = slice(step * size, (step + 1) * size)
             pairs = zip(order[positions].tolist(), repeats[positions].tolist(), strict=True)

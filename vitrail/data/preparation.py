@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitrail.batch import Fields
 from vitrail.data.table import Item, Source
@@ -58,3 +59,6 @@ class Preparation(Protocol):
 
     def reduced(self, factor: float, cells: tuple[int, ...]) -> Preparation:
         """The same at a lower resolution that the same grid of cells, scaled by this factor, divides."""
+
+    def lengths(self, source: Source) -> NDArray[np.int64] | None:
+        """How long each sample is, so that a batch holds samples of similar length; None if all are the same."""

@@ -12,12 +12,18 @@ from numpy.typing import NDArray
 
 from vitrail.errors import DataError
 
-PURPOSES = {"order": 0, "pixels": 1, "mix": 2, "split": 3}
+PURPOSES = {"order": 0, "pixels": 1, "mix": 2, "split": 3, "batches": 4}
+STRETCH_BATCHES = 64  # sorted by length at once
 KEY_RANGE = 2**64
 
 
 def make_rng(
-    purpose: Literal["order", "pixels", "mix", "split"], *, seed: int, epoch: int, index: int = 0, repeat: int = 0
+    purpose: Literal["order", "pixels", "mix", "split", "batches"],
+    *,
+    seed: int,
+    epoch: int,
+    index: int = 0,
+    repeat: int = 0,
 ) -> np.random.Generator:
     """An independent generator for each purpose, epoch and index: Philox is a function of its key and counter."""
     counter = np.array([0, PURPOSES[purpose], repeat, index], dtype=np.uint64)
@@ -46,6 +52,25 @@ def epoch_order(
     order = rng.permutation(num)[:num_distinct] if balance is None else _balanced_order(balance, num_distinct, rng)
     order = np.repeat(order, repeats)[:num]
     return order, times_before(order)
+
+
+def group_lengths(
+    order: NDArray[np.int64], lengths: NDArray[np.int64], batch_size: int, *, seed: int, epoch: int, shuffle: bool
+) -> NDArray[np.int64]:
+    """The same order with samples of similar length in a batch, so that little of it is padding.
+
+    A shuffled order stays random: samples are sorted within long stretches of it, and the batches are shuffled. Without
+    shuffling, the longest come first. An incomplete batch stays the last.
+    """
+    if not shuffle:
+        return order[np.argsort(-lengths[order], kind="stable")]
+    stretch = STRETCH_BATCHES * batch_size
+    parts = [order[start : start + stretch] for start in range(0, len(order), stretch)]
+    ordered = np.concatenate([part[np.argsort(lengths[part], kind="stable")] for part in parts] or [order])
+    num_whole = len(order) // batch_size
+    whole, rest = ordered[: num_whole * batch_size], ordered[num_whole * batch_size :]
+    batches = make_rng("batches", seed=seed, epoch=epoch).permutation(num_whole)
+    return np.concatenate([whole.reshape(num_whole, batch_size)[batches].ravel(), rest])
 
 
 def _balanced_order(labels: NDArray[np.int32], num: int, rng: np.random.Generator) -> NDArray[np.int64]:

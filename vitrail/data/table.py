@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.data.decode import Pixels
 from vitrail.errors import DataError
 
 SPLITS = ("train", "val", "test")
@@ -23,8 +22,8 @@ SPLIT_NAMES = {
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 NO_SPLIT = -1
 MAX_NUMBER = float(np.finfo(np.float32).max)
-Content = bytes | Pixels
-"""An image as it is stored: an encoded file, or the pixels of an array."""
+Content = Any
+"""What the preparation of its modality reads: an encoded image or its pixels, a text, token ids, or several of them."""
 
 
 class Finding(NamedTuple):
@@ -75,6 +74,8 @@ class Table:
     """Problems met while opening: files that are not images of this source."""
     root: Path | None = None
     """The folder or file that was opened; nothing may be written there."""
+    checksum: str = ""
+    """A hash of all contents, for sources that are read as a whole."""
 
     def __len__(self) -> int:
         return len(self.names)

@@ -11,13 +11,24 @@ from vitrail.tokens import Tokens
 
 
 class Mlp(nn.Module):
-    """Two linear layers with a GELU between them (exact, or approximate with `gelu_tanh`), applied to each token."""
+    """Two linear layers with a GELU between them (exact, or approximate with `gelu_tanh`), applied to each token.
 
-    def __init__(self, *, width: int, hidden: int, dropout_rate: float = 0.0, activation: str = "gelu") -> None:
+    `dropout_rate` drops outputs and, unless `hidden_dropout_rate` says otherwise, hidden units.
+    """
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        hidden: int,
+        dropout_rate: float = 0.0,
+        hidden_dropout_rate: float | None = None,
+        activation: str = "gelu",
+    ) -> None:
         super().__init__()
         self.fc1 = nn.Linear(width, hidden)
         self.act = nn.GELU(approximate="tanh" if activation == "gelu_tanh" else "none")
-        self.drop1 = nn.Dropout(dropout_rate)
+        self.drop1 = nn.Dropout(dropout_rate if hidden_dropout_rate is None else hidden_dropout_rate)
         self.fc2 = nn.Linear(hidden, width)
         self.drop2 = nn.Dropout(dropout_rate)
 
@@ -68,6 +79,7 @@ class Block(nn.Module):
         norm_eps: float,
         activation: str = "gelu",
         dropout_rate: float = 0.0,
+        hidden_dropout_rate: float | None = None,
         drop_path_rate: float = 0.0,
         layer_scale: float | None = None,
     ) -> None:
@@ -76,7 +88,13 @@ class Block(nn.Module):
         self.attn = attention
         self.ls1 = nn.Identity() if layer_scale is None else LayerScale(width=width, start=layer_scale)
         self.norm2 = nn.LayerNorm(width, eps=norm_eps)
-        self.mlp = Mlp(width=width, hidden=hidden, dropout_rate=dropout_rate, activation=activation)
+        self.mlp = Mlp(
+            width=width,
+            hidden=hidden,
+            dropout_rate=dropout_rate,
+            hidden_dropout_rate=hidden_dropout_rate,
+            activation=activation,
+        )
         self.ls2 = nn.Identity() if layer_scale is None else LayerScale(width=width, start=layer_scale)
         self.drop_path = DropPath(rate=drop_path_rate)
 

@@ -32,18 +32,40 @@ class DecoderBlock(nn.Module):
         context_width: int | None = None,
         bias: bool = True,
         activation: str = "gelu",
+        rotary: bool = False,
         dropout_rate: float = 0.0,
+        weights_dropout_rate: float | None = None,
+        hidden_dropout_rate: float | None = None,
         drop_path_rate: float = 0.0,
     ) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width, eps=norm_eps)
-        self.attn = Attention(width=width, heads=heads, bias=bias, causal=True, dropout_rate=dropout_rate)
+        self.attn = Attention(
+            width=width,
+            heads=heads,
+            bias=bias,
+            causal=True,
+            rotary=rotary,
+            dropout_rate=dropout_rate,
+            weights_dropout_rate=weights_dropout_rate,
+        )
         self.norm2 = nn.LayerNorm(width, eps=norm_eps)
         self.cross_attn = CrossAttention(
-            width=width, heads=heads, context_width=context_width, bias=bias, dropout_rate=dropout_rate
+            width=width,
+            heads=heads,
+            context_width=context_width,
+            bias=bias,
+            dropout_rate=dropout_rate,
+            weights_dropout_rate=weights_dropout_rate,
         )
         self.norm3 = nn.LayerNorm(width, eps=norm_eps)
-        self.mlp = Mlp(width=width, hidden=hidden, dropout_rate=dropout_rate, activation=activation)
+        self.mlp = Mlp(
+            width=width,
+            hidden=hidden,
+            dropout_rate=dropout_rate,
+            hidden_dropout_rate=hidden_dropout_rate,
+            activation=activation,
+        )
         self.drop_path = DropPath(rate=drop_path_rate)
 
     def forward(self, tokens: Tokens, context: Tokens) -> Tokens:

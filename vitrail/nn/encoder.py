@@ -34,6 +34,7 @@ def build_encoder(
     norm_eps: float,
     activation: str = "gelu",
     dropout_rate: float = 0.0,
+    hidden_dropout_rate: float | None = None,
     drop_path_rate: float = 0.0,
     layer_scale: float | None = None,
 ) -> Encoder:
@@ -47,6 +48,7 @@ def build_encoder(
                 norm_eps=norm_eps,
                 activation=activation,
                 dropout_rate=dropout_rate,
+                hidden_dropout_rate=hidden_dropout_rate,
                 drop_path_rate=drop_path_rate * index / max(depth - 1, 1),
                 layer_scale=layer_scale,
             )

@@ -34,6 +34,7 @@ def fingerprint(source: Source) -> str:
         digest.update(source.labels.tobytes() + source.splits.tobytes())
         if source.values is not None:
             digest.update(source.values.tobytes())
+        digest.update(source.checksum.encode())
     return digest.hexdigest()[:16]
 
 

@@ -227,8 +227,8 @@ class State:
         best = self.best
         assert best is not None
         if not repeated:
-            name = f"val_{score.metric.name}"
-            self._write(**self._mean_loss(), lr=self.lr, val_loss=score.loss, **{name: score.value})
+            scores = {"val_loss": score.loss, f"val_{score.metric.name}": score.value}  # the metric may be the loss
+            self._write(**self._mean_loss(), lr=self.lr, **scores)
         job.view.show_score(progress.step, score, best)
         self.last_evaluation = time.monotonic() - began
         progress.evaluation_seconds += self.last_evaluation

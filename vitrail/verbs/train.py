@@ -55,6 +55,8 @@ class Training(NamedTuple):
     seconds_by_phase: dict[str, float] | None = None
     images_per_second: dict[str, float] | None = None
     """`forecast` and `measured`."""
+    samples_per_second: dict[str, float] | None = None
+    """The same, of a run on something else than images."""
     folds: dict[str, Any] | None = None
     """With `folds`: the out-of-fold scores."""
 
@@ -97,8 +99,8 @@ def train(
         processes.check_can_shard()
     view = view if view is not None and world.is_rank_zero else SilentView()
     request = parse_request(data, model, weights, recipe, minutes, settings, seed, data_dir, target)
-    if folds is not None and request.source.values is not None:
-        raise DataError("folds are for classification.", got="--target and --folds.", hint="no --folds.")
+    if folds is not None and (request.source.values is not None or not request.source.classes):
+        raise DataError("folds are for classification.", got="--folds for another task.", hint="no --folds.")
     fold_table = None if folds is None else foldable(request.source, folds)
     if dry_run:
         return _dry_run(request, view)
@@ -141,7 +143,7 @@ def _train(request: TrainRequest, path: Path, context: RunContext, *, started: f
                     request.kind.write_report(path, request.source)
                 return Training(**{**result, "run": path, "story": tuple(result["story"])})
         config = stored or {"request": request.fields, "command": context.command}
-        splits = _make_splits(request, view, world, config.setdefault("decisions", {}))
+        splits = _make_splits(request, view, world, config.setdefault("decisions", {}), path)
         if world.is_rank_zero:
             directory.write_config(path, config)
         timing = Timing(started=started)
@@ -271,16 +273,15 @@ def parse_request(
 ) -> TrainRequest:
     """Validate a request."""
     parsed = parse_settings(recipe, settings, minutes=minutes, seed=seed, has_weights=weights is not None)
-    source = data if isinstance(data, Source) else open_data(data, data_dir=data_dir, target=target)
-    if target is not None and source.values is None:
-        source = as_numbers(source)
-    if weights is None and getattr(plug.load(RECIPES, recipe), "NEEDS_WEIGHTS", False):
+    module = plug.load(RECIPES, recipe)
+    source = _open_source(data, parsed, getattr(module, "KIND", None), data_dir, target)
+    if weights is None and getattr(module, "NEEDS_WEIGHTS", False):
         raise WeightsError(
             f"the recipe {recipe} needs pretrained weights.",
             hint="--weights with a file, a run or a Hugging Face Hub name; or --recipe scratch.",
         )
     model_overrides = [word.removeprefix(MODEL_PREFIX) for word in settings if word.startswith(MODEL_PREFIX)]
-    kind = plug.load(KINDS, getattr(plug.load(RECIPES, recipe), "KIND", source.kind))
+    kind = plug.load(KINDS, getattr(module, "KIND", source.kind))
     new_model = kind.model_factory(source, model, weights, model_overrides, parsed.seed)
     fields = {
         "data": source.origin if isinstance(data, Source) else str(data),
@@ -294,6 +295,19 @@ def parse_request(
     }
     can_choose_model = model is None and not model_overrides
     return TrainRequest(kind, source, parsed, recipe, new_model, weights is not None, can_choose_model, fields)
+
+
+def _open_source(
+    data: str | Path | Source, settings: CommonSettings, kind: str | None, data_dir: str | Path | None, target: str | None
+) -> Source:
+    """Open the data as the recipe's kind does, or by what it looks like."""
+    own = None if kind is None else getattr(plug.load(KINDS, kind), "open_source", None)
+    if own is not None:
+        if target is not None:
+            raise DataError("--target names a number to predict from images.", got=f"--target {target}.")
+        return data if isinstance(data, Source) else own(data, settings)
+    source = data if isinstance(data, Source) else open_data(data, data_dir=data_dir, target=target)
+    return as_numbers(source) if target is not None and source.values is None else source
 
 
 def find_lr(
@@ -346,7 +360,13 @@ def parse_settings(
     return settings
 
 
-def _make_splits(request: TrainRequest, view: View, world: World, decisions: dict[str, Any] | None = None) -> Splits:
+def _make_splits(
+    request: TrainRequest,
+    view: View,
+    world: World,
+    decisions: dict[str, Any] | None = None,
+    path: Path | None = None,
+) -> Splits:
     """Make the splits; a recipe that cross-validates trains on all training data."""
     recipe = plug.load(RECIPES, request.recipe)
     return request.kind.make_splits(
@@ -357,6 +377,7 @@ def _make_splits(request: TrainRequest, view: View, world: World, decisions: dic
         allow_hold_out=not getattr(recipe, "CROSS_VALIDATES", False),
         check=getattr(recipe, "CHECKS_DATA", False),
         decisions=decisions,
+        path=path,
     )
 
 

@@ -91,6 +91,10 @@ class ImagePreparation:
         size = scale_size(self.preprocess.size, cells, factor)
         return replace(self, preprocess=self.preprocess.override({"size": size}), cache=None)
 
+    def lengths(self, source: Source) -> None:  # noqa: ARG002 - the same for every source
+        """All images of a batch have the same size."""
+        return
+
 
 class ImageRows:
     """A batch of images in preparation."""

@@ -1,4 +1,8 @@
-"""Full attention: every token attends to every token (Vaswani et al., arXiv 1706.03762, section 3.2)."""
+"""Full attention: every token attends to every token (Vaswani et al., arXiv 1706.03762, section 3.2).
+
+`dropout_rate` drops outputs and, unless `weights_dropout_rate` says otherwise, attention weights. CPUs have no fused
+kernel that drops weights, so models of text drop outputs only.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from vitrail import spec
 from vitrail.errors import SpecError
 from vitrail.nn.cache import Cache, extend
 from vitrail.nn.dot_product import attend, attention_weights, check_heads
+from vitrail.nn.rotary import rotate
 from vitrail.tokens import Layout, Tokens
 
 
@@ -22,7 +27,10 @@ class Spec(spec.Spec):
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention; `causal` hides later tokens, `Tokens.mask` hides padding."""
+    """Multi-head self-attention; `causal` hides later tokens, `Tokens.mask` hides padding.
+
+    With `rotary`, queries and keys know their places in a row of tokens (arXiv 2104.09864).
+    """
 
     def __init__(
         self,
@@ -32,19 +40,24 @@ class Attention(nn.Module):
         heads: int,
         bias: bool = True,
         causal: bool = False,
+        rotary: bool = False,
         dropout_rate: float = 0.0,
+        weights_dropout_rate: float | None = None,
     ) -> None:
         super().__init__()
         check_heads(width, heads)
-        self.heads, self.causal, self.dropout_rate = heads, causal, dropout_rate
+        self.heads, self.causal, self.rotary = heads, causal, rotary
+        self.dropout_rate = dropout_rate if weights_dropout_rate is None else weights_dropout_rate
         self.fused: bool | None = None
         self.qkv = nn.Linear(width, 3 * width, bias=bias)
         self.proj = nn.Linear(width, width)
         self.proj_drop = nn.Dropout(dropout_rate)
 
-    def split(self, tokens: Tokens) -> tuple[Float[Tensor, "B H N E"], ...]:
-        """Compute the queries, keys and values of each head."""
+    def split(self, tokens: Tokens, first_place: int = 0) -> tuple[Float[Tensor, "B H N E"], ...]:
+        """Compute the queries, keys and values of each head; `first_place` is the place of the first token."""
         q, k, v = rearrange(self.qkv(tokens.x), "B N (three H E) -> three B H N E", three=3, H=self.heads)
+        if self.rotary:
+            q, k = rotate(q, k, first_place)
         return q, k, v
 
     def merge(self, heads: Float[Tensor, "B H N E"]) -> Float[Tensor, "B N D"]:
@@ -64,7 +77,7 @@ class Attention(nn.Module):
         """
         if not self.causal:
             raise SpecError("only causal attention can decode step by step.", got="causal=False.", hint="causal=True.")
-        q, k, v = self.split(tokens)
+        q, k, v = self.split(tokens, 0 if cache is None else cache.k.shape[2])
         cache = extend(cache, k, v, tokens.mask)
         dropout_rate = self.dropout_rate if self.training else 0.0
         heads = attend(q, cache.k, cache.v, mask=cache.mask, causal=True, dropout_rate=dropout_rate, fused=self.fused)
@@ -87,11 +100,19 @@ class CrossAttention(nn.Module):
     """Multi-head attention from tokens to those of another sequence, their context."""
 
     def __init__(
-        self, *, width: int, heads: int, context_width: int | None = None, bias: bool = True, dropout_rate: float = 0.0
+        self,
+        *,
+        width: int,
+        heads: int,
+        context_width: int | None = None,
+        bias: bool = True,
+        dropout_rate: float = 0.0,
+        weights_dropout_rate: float | None = None,
     ) -> None:
         super().__init__()
         check_heads(width, heads)
-        self.heads, self.dropout_rate = heads, dropout_rate
+        self.heads = heads
+        self.dropout_rate = dropout_rate if weights_dropout_rate is None else weights_dropout_rate
         self.q = nn.Linear(width, width, bias=bias)
         self.kv = nn.Linear(context_width or width, 2 * width, bias=bias)
         self.proj = nn.Linear(width, width)

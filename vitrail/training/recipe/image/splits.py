@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ def make_image_splits(
     allow_hold_out: bool = True,
     check: bool = False,
     decisions: dict[str, Any] | None = None,
+    path: Path | None = None,  # noqa: ARG001 - for kinds that keep something there
 ) -> Splits:
     """Take the splits of the data; without a validation split, hold out some of the training images.
 

@@ -1,0 +1,134 @@
+"""Language modelling: the next token of a text, by a causal model."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitrail.contract import Model
+from vitrail.data.prepare.text import TextPreparation
+from vitrail.data.table import Source, Table
+from vitrail.data.text.corpus import open_corpus
+from vitrail.data.text.encoded import EncodedTable, windows
+from vitrail.data.text.tokenizer import END, Ids, Tokenizer
+from vitrail.errors import DataError
+from vitrail.metric.tokens import bits, mean_per_token, normal_interval
+from vitrail.objective.next_token import NextToken
+from vitrail.report.language import write_language_report
+from vitrail.run.text_card import language_card
+from vitrail.training.evaluation import Answers
+from vitrail.training.recipe.text.finish import answer_splits, write_text_run
+from vitrail.training.recipe.text.models import make_text_models
+from vitrail.training.recipe.text.settings import CorpusSettings
+from vitrail.training.recipe.text.splits import split_corpus
+from vitrail.training.recipe.text.tokens import find_tokenizer, store_tokenizer, text_settings, tokenizer_of
+from vitrail.training.settings import CommonSettings
+from vitrail.training.splits import Splits
+from vitrail.training.task import Outcome, Task
+from vitrail.training.view import View
+from vitrail.training.world import World
+
+NOUN = "windows"
+model_factory = partial(make_text_models, "language")
+
+
+def open_source(data: str | Path, settings: CommonSettings) -> Source:
+    """Open a text file, a folder of text files, or a column of a table."""
+    assert isinstance(settings, CorpusSettings)
+    return open_corpus(data, column=settings.column)
+
+
+def make_splits(
+    source: Source,
+    settings: CommonSettings,
+    view: View,  # noqa: ARG001 - nothing takes long enough to show
+    world: World,
+    *,
+    path: Path | None = None,
+    **_: Any,
+) -> Splits:
+    """Split the text, learn the tokenizer from its training part, and cut all parts into windows."""
+    assert isinstance(source, Table)
+    texts, note = split_corpus(source, settings.val_share)
+    tokenizer = find_tokenizer(lambda: texts["train"], settings, world, path)
+    context = text_settings(settings).context
+    tables = {}
+    for split, documents in texts.items():
+        ids = join_documents(documents, tokenizer)
+        if len(ids) < 2:
+            raise DataError(f"the {split} split has no text to predict.", got=f"{len(ids)} tokens.", hint="more text.")
+        tables[split] = windows(source, ids, tokenizer, context=context, num_characters=sum(map(len, documents)))
+    return Splits(tables["train"], tables["val"], tables.get("test"), note)
+
+
+def join_documents(documents: list[str], tokenizer: Tokenizer) -> Ids:
+    """The tokens of all documents in a row, [EOS] after each if there are several."""
+    if len(documents) == 1:
+        return tokenizer.encode(documents[0])
+    end = np.array([tokenizer.special(END)])
+    return np.concatenate([part for document in documents for part in (tokenizer.encode(document), end)])
+
+
+def new_model(task: Task) -> Model:
+    """Create the requested model, for the tokens of the text."""
+    tokenizer = store_tokenizer(task)
+    context = text_settings(task.settings).context
+    return task.new_model(vocab=tokenizer.num_tokens, pad=tokenizer.pad, context=context, causal=True)
+
+
+def new_objective(task: Task) -> NextToken:
+    """Create the loss function."""
+    return NextToken(pad=tokenizer_of(task).pad)
+
+
+def preparation(task: Task, model: Model, *, training: bool) -> TextPreparation:
+    """Windows of the model's context, random ones for training."""
+    return window_preparation(model, tokenizer_of(task), training=training)
+
+
+def window_preparation(model: Model, tokenizer: Tokenizer, *, training: bool = False) -> TextPreparation:
+    """Windows of the model's context."""
+    context: int = model.spec.context  # type: ignore[attr-defined]
+    return TextPreparation(context=context, pad=tokenizer.pad, training=training, crops=True)
+
+
+def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
+    """Test the model, write the files of the run, and return its result."""
+    answers = answer_splits(task, outcome)
+    tables = {"val": task.splits.val, "test": task.splits.test}
+    return write_text_run(
+        task,
+        recipe,
+        outcome,
+        kind="language",
+        scores={split: score_answers(each, tables[split]) for split, each in answers.items()},
+        objective="next_token",
+        facts={"tokenizer": text_settings(task.settings).tokenizer, "vocab": tokenizer_of(task).num_tokens},
+        card=language_card,
+    )
+
+
+def score_answers(answers: Answers, table: Source | None) -> dict[str, Any]:
+    """The score of a split, as in result.json: nats and bits per token, and bits per character of the text."""
+    assert isinstance(table, EncodedTable)
+    loss, error = mean_per_token(answers["loss"], answers["units"])
+    num = int(answers["units"].sum().item())
+    if not np.isfinite(loss):
+        return {"loss": None, "bits": None, "bits_per_character": None, "n": num, "interval": None}
+    interval = normal_interval(loss, error)
+    return {
+        "loss": loss,
+        "bits": bits(loss),
+        "bits_per_character": bits(answers["loss"].double().sum().item()) / table.num_characters,
+        "n": num,
+        "interval": None if interval is None else list(interval),
+    }
+
+
+def write_report(path: Path, source: Source, *, model: Any = None) -> None:
+    """Write the page of a run."""
+    write_language_report(path, source, model=model)

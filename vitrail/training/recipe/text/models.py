@@ -1,0 +1,79 @@
+"""Creates the model that a recipe for text asks for, and chooses its size by the time that there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from vitrail import machine, plug
+from vitrail.catalogue import MODELS
+from vitrail.contract import Model
+from vitrail.data.table import Source
+from vitrail.errors import SpecError, WeightsError
+from vitrail.training.task import Task
+
+
+def make_text_models(
+    family: str,
+    source: Source,  # noqa: ARG001 - the vocabulary is known once the text is split
+    model: str | None,
+    weights: str | Path | None,
+    overrides: Sequence[str],
+    seed: int,
+) -> Callable[..., Model]:
+    """Return a function that creates the model from its default size, the user's fields and the recipe's."""
+    if model is not None:
+        raise SpecError(
+            "models of text have no names.", got=f"--model {model}.", hint="model.width=256 model.depth=6, without --model."
+        )
+    if weights is not None:
+        raise WeightsError("models of text are trained from scratch.", got=f"--weights {weights}.", hint="no --weights.")
+    module = plug.load(MODELS, family)
+    spec = module.Spec().override_words(overrides)
+    keys = [word.partition("=")[0] for word in overrides]
+    fixed = {"vocab", "pad", "causal", "context"} & set(keys)
+    if fixed:
+        name = min(fixed)
+        raise SpecError(
+            f"model.{name} follows from the recipe.", got=f"model.{name}.", hint="the settings context and vocab."
+        )
+    fields = {key: getattr(spec, key) for key in keys}
+
+    def new_model(**more: Any) -> Model:
+        torch.manual_seed(seed)
+        machine.avoid_broken_tiles()
+        return module.Model(module.Spec.parse({**more, **fields}))
+
+    return new_model
+
+
+class Size(NamedTuple):
+    """A size of model, and the number of epochs it needs to beat the smaller one before it."""
+
+    epochs: float
+    fields: dict[str, Any]
+
+
+def choose_size(task: Task, sizes: Sequence[Size]) -> Task:
+    """Return the task with the last size that can train long enough; each is slower than the one before."""
+    left = task.seconds_left()
+
+    def choose() -> int:
+        number = 0
+        for larger, size in enumerate(sizes[1:], start=1):
+            if left is None:
+                break
+            trial_task = replace(task, new_model=partial(task.new_model, **size.fields))
+            speed = task.measure_speed(task.kind.new_model(trial_task))
+            if left * speed < size.epochs * len(task.splits.train):
+                break
+            number = larger
+        return number
+
+    number = task.decide("size", choose) if task.can_choose_model else 0
+    return replace(task, new_model=partial(task.new_model, **sizes[number].fields))
