@@ -122,8 +122,8 @@ def family_of(spec: Spec) -> ModuleType:
     return plug.load(MODELS, type(spec).__module__.rpartition(".")[2])
 
 
-def build(spec: Spec) -> Classifier:
-    """Build a model with freshly initialised weights."""
+def build(spec: Spec) -> Any:
+    """Build a model with freshly initialised weights: a classifier for a specification of the catalogue."""
     machine.avoid_broken_tiles()
     return family_of(spec).Model(spec)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitrail import catalogue, plug
 from vitrail.about import About
-from vitrail.contract import Classifier
+from vitrail.contract import Classifier, Model
 from vitrail.data.exchange import to_hf
 from vitrail.data.transform import Preprocess
 from vitrail.errors import RunError, SpecError, WeightsError, brief
@@ -26,6 +26,7 @@ from vitrail.weights import tensor_files
 from vitrail.weights.source import get_format
 
 WEIGHTS, LABELS = "model.safetensors", "labels.json"
+IMAGE_KINDS = ("classification", "regression")
 NUMBER = "number"  # what a regression run predicts, if nobody named it
 Card = Callable[[Mapping[str, Any], Mapping[str, Any], list[str]], str]
 """Makes a model card from the facts and the result of a run, and the libraries that can load the model."""
@@ -87,9 +88,8 @@ def find_target(path: str | Path) -> str | None:
     return str(config["request"].get("target", NUMBER)) if config and config.get("kind") == "regression" else None
 
 
-def load(path: str | Path) -> Classifier:
-    """Load the model of a run in evaluation mode, with its `preprocess`, `labels` and `calibration`."""
-    path = Path(path)
+def open_run(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read the config and the result of a finished run."""
     config = stored_config(path) if is_run(path) else None
     if config is None:
         raise RunError(
@@ -100,15 +100,21 @@ def load(path: str | Path) -> Classifier:
         raise RunError(
             f"the run in {path} has not finished.", got="no model yet.", hint="the same command again to resume it."
         )
+    return config, result
+
+
+def kind_of(path: str | Path) -> str | None:
+    """The kind of a run; None for anything that is not a run."""
+    config = stored_config(Path(path)) if is_run(path) else None
+    return None if config is None else str(config.get("kind", IMAGE_KINDS[0]))
+
+
+def load_network(path: Path, config: Mapping[str, Any]) -> Model:
+    """Build the model of a run and load its weights; it knows nothing of its data yet."""
     try:
         stored = config["model"]
-        name = str(stored["name"])
         spec = plug.load(catalogue.MODELS, stored["family"]).Spec.parse(stored["spec"])
-        preprocess = _stored_preprocess(config)
-        labels = json.loads((path / LABELS).read_text(encoding="utf-8"))
-        if not isinstance(labels, list) or len(labels) != spec.num_classes:
-            raise ValueError(f"{LABELS} does not name {spec.num_classes} classes")
-    except (KeyError, TypeError, OSError, ValueError, yaml.YAMLError) as error:
+    except (KeyError, TypeError) as error:
         raise RunError(f"the files of the run in {path} are inconsistent.", got=f"{error!r}.") from None
     model = catalogue.build(spec)
     try:
@@ -117,15 +123,38 @@ def load(path: str | Path) -> Classifier:
         raise RunError(
             f"{path / WEIGHTS} does not fit the run's model.", got=brief(error), hint="another run."
         ) from None
+    return model.eval()
+
+
+def load(path: str | Path) -> Classifier:
+    """Load the model of a run on images in evaluation mode, with its `preprocess`, `labels` and `calibration`."""
+    path = Path(path)
+    config, result = open_run(path)
+    kind = str(config.get("kind", IMAGE_KINDS[0]))
+    if kind not in IMAGE_KINDS:
+        raise RunError(
+            f"{path} is a run on text, not on images.",
+            got=f"a run of the kind {kind}.",
+            hint="vitrail generate, predict, evaluate or explain.",
+        )
+    model = load_network(path, config)
+    assert isinstance(model, Classifier)
+    try:
+        preprocess = _stored_preprocess(config)
+        labels = json.loads((path / LABELS).read_text(encoding="utf-8"))
+        if not isinstance(labels, list) or len(labels) != model.spec.num_classes:
+            raise ValueError(f"{LABELS} does not name {model.spec.num_classes} classes")
+    except (KeyError, TypeError, OSError, ValueError, yaml.YAMLError) as error:
+        raise RunError(f"the files of the run in {path} are inconsistent.", got=f"{error!r}.") from None
     calibration = read_calibration(path, multi_label="map" in (result.get("val") or ()))
     model.about = About(
-        kind=str(config.get("kind", "classification")),
-        name=name,
+        kind=kind,
+        name=str(config["model"].get("name", "")),
         preprocess=preprocess,
         labels=tuple(labels),
-        calibration=check_thresholds(calibration, spec.num_classes, path),
+        calibration=check_thresholds(calibration, model.spec.num_classes, path),
     )
-    return model.eval()
+    return model
 
 
 def _stored_preprocess(config: Mapping[str, Any]) -> Preprocess:

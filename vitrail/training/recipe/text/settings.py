@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from pydantic import Field, PositiveInt
+import re
+from typing import Self
+
+from pydantic import Field, PositiveInt, model_validator
 
 from vitrail.data.text.tokenizer import TokenizerKind
+from vitrail.errors import SpecError
+from vitrail.spec import PartialFraction
 from vitrail.training.settings import Settings
 
 
@@ -25,3 +30,31 @@ class CorpusSettings(TextSettings):
 
     column: str | None = None
     """The column of a CSV file; None for `text`."""
+
+
+class TranslationSettings(TextSettings):
+    """Those of recipes that learn to translate."""
+
+    source: str = "en"
+    """The language to translate from: the suffix of its files, or the name of a column."""
+    target: str = "de"
+    """The language to translate to, or several with commas between them."""
+    label_smoothing: PartialFraction = 0.0
+    beam: int = Field(5, ge=1, le=100)
+    """Beginnings kept in the search that validates and tests the model."""
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The languages to translate to."""
+        return tuple(each.strip() for each in self.target.split(","))
+
+    @model_validator(mode="after")
+    def _check_languages(self) -> Self:
+        names = (self.source, *self.targets)
+        if len(set(names)) < len(names) or not all(re.fullmatch(r"[\w-]{1,32}", name) for name in names):
+            raise SpecError(
+                "source and target are different languages.",
+                got=f"source={self.source!r}, target={self.target!r}.",
+                hint="source=en target=de, or target=de,fr.",
+            )
+        return self

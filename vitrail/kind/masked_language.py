@@ -1,0 +1,192 @@
+"""Masked language modelling: hidden tokens of a line, by a model that sees both sides."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitrail.calibration import Calibration
+from vitrail.contract import Model
+from vitrail.data.prepare.text import HIDDEN_RATE, Hiding, TextPreparation
+from vitrail.data.table import Source, Table
+from vitrail.data.text.corpus import open_corpus
+from vitrail.data.text.encoded import EncodedTable, lines
+from vitrail.data.text.tokenizer import MASK, Tokenizer
+from vitrail.metric.ngram import EDGE, NeighbourCounts
+from vitrail.metric.tokens import bits, mean_per_token, normal_interval
+from vitrail.objective.masked_tokens import MaskedTokens
+from vitrail.report.masked_language import write_masked_report
+from vitrail.run.calibrate import calibrate, write_calibration
+from vitrail.run.text_card import masked_card
+from vitrail.training.evaluation import Answers
+from vitrail.training.recipe.text.finish import answer_splits, write_text_run
+from vitrail.training.recipe.text.models import make_text_models
+from vitrail.training.recipe.text.settings import CorpusSettings
+from vitrail.training.recipe.text.splits import split_corpus
+from vitrail.training.recipe.text.tokens import find_tokenizer, store_tokenizer, text_settings, tokenizer_of
+from vitrail.training.settings import CommonSettings
+from vitrail.training.splits import Splits
+from vitrail.training.task import Outcome, Task
+from vitrail.training.view import View
+from vitrail.training.world import World
+
+NOUN = "lines"
+MAX_CALIBRATION = 2000  # hidden tokens
+model_factory = partial(make_text_models, "language")
+
+
+def open_source(data: str | Path, settings: CommonSettings) -> Source:
+    """Open a text file, a folder of text files, or a column of a table."""
+    assert isinstance(settings, CorpusSettings)
+    return open_corpus(data, column=settings.column)
+
+
+def make_splits(
+    source: Source,
+    settings: CommonSettings,
+    view: View,  # noqa: ARG001 - nothing takes long enough to show
+    world: World,
+    *,
+    path: Path | None = None,
+    **_: Any,
+) -> Splits:
+    """Split the text, learn the tokenizer from its training part, and encode all lines."""
+    assert isinstance(source, Table)
+    texts, note = split_corpus(source, settings.val_share)
+    tokenizer = find_tokenizer(lambda: texts["train"], settings, world, path)
+    context = text_settings(settings).context
+    tables = {split: lines(source, documents, tokenizer, context=context) for split, documents in texts.items()}
+    return Splits(tables["train"], tables["val"], tables.get("test"), note)
+
+
+def new_model(task: Task) -> Model:
+    """Create the requested model, for the tokens of the text."""
+    tokenizer = store_tokenizer(task)
+    context = text_settings(task.settings).context
+    return task.new_model(vocab=tokenizer.num_tokens, pad=tokenizer.pad, context=context, causal=False)
+
+
+def new_objective(task: Task) -> MaskedTokens:
+    """Create the loss function."""
+    return MaskedTokens(pad=tokenizer_of(task).pad)
+
+
+def preparation(task: Task, model: Model, *, training: bool) -> TextPreparation:
+    """Lines with hidden tokens, random ones for training."""
+    return line_preparation(model, tokenizer_of(task), training=training)
+
+
+def line_preparation(model: Model, tokenizer: Tokenizer, *, training: bool = False) -> TextPreparation:
+    """Lines with hidden tokens."""
+    context: int = model.spec.context  # type: ignore[attr-defined]
+    hiding = Hiding(mask=tokenizer.special(MASK), vocab=min(tokenizer.special_ids - {0}))
+    return TextPreparation(
+        fields=("text", "target"), context=context, pad=tokenizer.pad, training=training, hiding=hiding
+    )
+
+
+def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
+    """Test and calibrate the model, write the files of the run, and return its result."""
+    answers = answer_splits(task, outcome)
+    tables = {"val": task.splits.val, "test": task.splits.test}
+    tokenizer, train = tokenizer_of(task), task.splits.train
+    assert isinstance(train, EncodedTable)
+    prepare = line_preparation(outcome.model, tokenizer)
+    counts = NeighbourCounts(train.content(index) for index in range(len(train)))
+    scores: dict[str, Any] = {}
+    for split, each in answers.items():
+        table = tables[split]
+        assert isinstance(table, EncodedTable)
+        scores[split] = {**score_answers(each), "baselines": score_baselines(counts, table, prepare, tokenizer)}
+    assert isinstance(task.splits.val, EncodedTable)
+    calibration = calibrate_model(outcome.model, task.splits.val, prepare)
+    if task.world.is_rank_zero:
+        write_calibration(task.run, calibration)
+    return write_text_run(
+        task,
+        recipe,
+        outcome,
+        kind="masked_language",
+        scores=scores,
+        objective="masked_tokens",
+        facts={
+            "tokenizer": text_settings(task.settings).tokenizer,
+            "vocab": tokenizer.num_tokens,
+            "hidden_rate": HIDDEN_RATE,
+            "ece": [calibration.ece_before, calibration.ece_after],
+        },
+        card=masked_card,
+    )
+
+
+def score_answers(answers: Answers) -> dict[str, Any]:
+    """The score of a split, as in result.json."""
+    loss, error = mean_per_token(answers["loss"], answers["units"])
+    accuracy, accuracy_error = mean_per_token(answers["correct"], answers["units"])
+    num = int(answers["units"].sum().item())
+    if not np.isfinite(loss):
+        return {"accuracy": 0.0, "accuracy_interval": None, "loss": None, "bits": None, "n": num, "interval": None}
+    return {
+        "accuracy": accuracy,
+        "accuracy_interval": _as_list(normal_interval(accuracy, accuracy_error)),
+        "loss": loss,
+        "bits": bits(loss),
+        "n": num,
+        "interval": _as_list(normal_interval(loss, error)),
+    }
+
+
+def _as_list(interval: tuple[float, float] | None) -> list[float] | None:
+    return None if interval is None else list(interval)
+
+
+def score_baselines(
+    counts: NeighbourCounts, table: EncodedTable, prepare: TextPreparation, tokenizer: Tokenizer
+) -> dict[str, Any]:
+    """The accuracy of two baselines on the same hidden tokens: the most frequent token, and the neighbours' counts."""
+    read, mask = prepare.reader(table), tokenizer.special(MASK)
+    unigram = counts.unigram()
+    rows = []
+    for item in table:
+        text, target = read(item)
+        hits = [0, 0]
+        places = np.flatnonzero(target != prepare.pad)
+        for place in places:
+            left = EDGE if place == 0 else int(text[place - 1])
+            right = EDGE if place == len(text) - 1 else int(text[place + 1])
+            guess = counts.trigram(*(None if each == mask else each for each in (left, right)))
+            hits[0] += int(unigram == target[place])
+            hits[1] += int(guess == target[place])
+        rows.append((*hits, len(places)))
+    columns = torch.tensor(rows, dtype=torch.float64)
+    found = {}
+    for column, name in enumerate(("unigram", "trigram")):
+        accuracy, error = mean_per_token(columns[:, column], columns[:, 2])
+        found[name] = {"accuracy": accuracy, "interval": _as_list(normal_interval(accuracy, error))}
+    return found
+
+
+@torch.inference_mode()
+def calibrate_model(model: Model, table: EncodedTable, prepare: TextPreparation) -> Calibration:
+    """Fit the temperature on the first hidden tokens of the validation split."""
+    read = prepare.reader(table)
+    rows: list[torch.Tensor] = []
+    labels: list[int] = []
+    model.eval()
+    for item in table:
+        text, target = (torch.from_numpy(each) for each in read(item))
+        hidden = target != prepare.pad
+        rows.append(model(text[None])[0][hidden].float())
+        labels += target[hidden].tolist()
+        if len(labels) >= MAX_CALIBRATION:
+            break
+    return calibrate(torch.cat(rows), torch.tensor(labels))
+
+
+def write_report(path: Path, source: Source, *, model: Any = None) -> None:
+    """Write the page of a run."""
+    write_masked_report(path, source, model=model)

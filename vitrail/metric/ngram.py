@@ -1,0 +1,37 @@
+"""Guessing hidden words by counting: the baselines of a masked language model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+EDGE = -1  # stands before the first and after the last token of a line
+Context = tuple[int | None, int | None]
+
+
+class NeighbourCounts:
+    """How often each token stood between its two neighbours, after the left one, before the right one, and at all."""
+
+    def __init__(self, lines: Iterable[Sequence[int]]) -> None:
+        self.counts: dict[Context, Counter[int]] = {}
+        for line in lines:
+            padded = [EDGE, *map(int, line), EDGE]
+            for left, token, right in zip(padded, padded[1:-1], padded[2:], strict=False):
+                for context in ((left, right), (left, None), (None, right), (None, None)):
+                    self.counts.setdefault(context, Counter())[token] += 1
+
+    def unigram(self) -> int:
+        """The most frequent token."""
+        return self._best((None, None))
+
+    def trigram(self, left: int | None, right: int | None) -> int:
+        """The token most often seen between these neighbours, else beside one of them; None for a hidden neighbour."""
+        contexts = [(left, right)] if left is not None and right is not None else []
+        contexts += [(left, None)] if left is not None else []
+        contexts += [(None, right)] if right is not None else []
+        seen = next((context for context in contexts if context in self.counts), (None, None))
+        return self._best(seen)
+
+    def _best(self, context: Context) -> int:
+        counts = self.counts.get(context)
+        return min(counts, key=lambda token: (-counts[token], token)) if counts else EDGE

@@ -1,0 +1,12 @@
+"""The report of a masked language model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from vitrail.data.table import Source
+
+
+def write_masked_report(path: Path, source: Source, *, model: Any = None) -> None:
+    """Write report.html of a masked language model."""

@@ -1,0 +1,67 @@
+"""Sampling from a language model, token by token, with a cache of keys and values.
+
+Each token depends on the seed and on the tokens before it, so that with and without the cache the same text comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitrail.data.text.tokenizer import Ids
+
+
+def sample_tokens(
+    model: Any,
+    prompt: Ids,
+    *,
+    num: int,
+    temperature: float = 0.8,
+    top_k: int | None = None,
+    seed: int = 0,
+    end: int | None = None,
+    forbidden: Collection[int] = (),
+    cached: bool = True,
+) -> Iterator[int]:
+    """Continue a prompt of at least one token by `num` tokens, or until `end`.
+
+    A temperature of 0 takes the most likely token every time. Once the context is full, the model reads the last half
+    of it again and goes on from there.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    context: int = model.spec.context
+    ids = [int(number) for number in prompt][-context:]
+    caches = None
+    unread = len(ids)
+    banned = torch.tensor(sorted(forbidden), dtype=torch.int64)
+    with torch.inference_mode():
+        for _ in range(num):
+            if len(ids) > context or (caches is not None and caches[0].k.shape[2] + unread > context):
+                ids, caches = ids[-(context // 2) :], None
+                unread = len(ids)
+            if cached:
+                logits, caches = model.step(torch.tensor([ids[-unread:]]), caches)
+            else:
+                logits = model(torch.tensor([ids]))[:, -1]
+            number = draw(logits[0].float().index_fill(0, banned, -torch.inf), temperature, top_k, generator)
+            if number == end:
+                return
+            yield number
+            ids.append(number)
+            unread = 1
+
+
+def draw(
+    logits: Float[Tensor, " V"], temperature: float, top_k: int | None, generator: torch.Generator
+) -> int:
+    """Draw one token: from the `top_k` most likely, with probabilities sharpened by the temperature."""
+    if temperature == 0:
+        return int(logits.argmax())
+    if top_k is not None and top_k < len(logits):
+        smallest = logits.topk(top_k).values[-1]
+        logits = logits.masked_fill(logits < smallest, -torch.inf)
+    return int(torch.multinomial((logits.double() / temperature).softmax(dim=0), 1, generator=generator))
