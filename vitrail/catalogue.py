@@ -81,7 +81,9 @@ def _pages() -> dict[str, dict[str, Any]]:
     """Read the YAML page beside each file of a classifier; models of text have none."""
     folder = files(MODELS)
     pages = {family: folder.joinpath(f"{family}.yaml") for family in plug.entries(MODELS)}
-    return {family: yaml.safe_load(page.read_text(encoding="utf-8")) for family, page in pages.items() if page.is_file()}
+    return {
+        family: yaml.safe_load(page.read_text(encoding="utf-8")) for family, page in pages.items() if page.is_file()
+    }
 
 
 def timm_name(name: str, spec: Any) -> str:

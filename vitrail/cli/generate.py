@@ -17,7 +17,9 @@ def command(
         str | None, typer.Argument(metavar="PROMPT", help="The text to continue or to translate; - for standard input.")
     ] = None,
     length: Annotated[int, typer.Option(min=1, max=100_000, help="Tokens to generate, at most.")] = 300,
-    temperature: Annotated[float, typer.Option(min=0.0, max=10.0, help="0 for the most likely token every time.")] = 0.8,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, max=10.0, help="0 for the most likely token every time.")
+    ] = 0.8,
     top_k: Annotated[int | None, typer.Option(min=1, help="Draw from this many most likely tokens only.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same text.")] = 0,
     beam: Annotated[int, typer.Option(min=1, max=100, help="Beginnings that a translator keeps; 1 is greedy.")] = 5,

@@ -151,9 +151,7 @@ class Loader:
             balance=self.source.labels if self.balanced else None,
         )
         if self.lengths is not None:
-            order = group_lengths(
-                order, self.lengths, size, seed=self.seed, epoch=epoch, shuffle=self.shuffle
-            )
+            order = group_lengths(order, self.lengths, size, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
             repeats = times_before(order)
         for step in range(first, last):
             positions = slice(step * size, (step + 1) * size)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from vitrail.contract import Model
 from vitrail.data.prepare.text import TextPreparation

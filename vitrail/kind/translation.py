@@ -62,9 +62,7 @@ def make_splits(
         parts["train"], parts["val"] = _hold_out(parts["train"], settings)
         note = f"{len(parts['val']):,} training pairs were held out for validation."
     train = parts["train"]
-    tokenizer = find_tokenizer(
-        lambda: [text for item in train for text in item.content()[:2]], settings, world, path
-    )
+    tokenizer = find_tokenizer(lambda: [text for item in train for text in item.content()[:2]], settings, world, path)
     tables = {name: sentence_pairs(part, tokenizer, context=context) for name, part in parts.items()}
     num_dropped = tables["train"].num_dropped
     if num_dropped:
@@ -89,9 +87,7 @@ def _hold_out(train: Table, settings: CommonSettings) -> tuple[Table, Table]:
 def new_model(task: Task) -> Model:
     """Create the requested model, for the tokens of both languages."""
     tokenizer = store_tokenizer(task)
-    return task.new_model(
-        vocab=tokenizer.num_tokens, pad=tokenizer.pad, context=text_settings(task.settings).context
-    )
+    return task.new_model(vocab=tokenizer.num_tokens, pad=tokenizer.pad, context=text_settings(task.settings).context)
 
 
 def new_objective(task: Task) -> Translate:
@@ -104,9 +100,7 @@ def new_objective(task: Task) -> Translate:
 def preparation(task: Task, model: Model, *, training: bool) -> TextPreparation:
     """Pairs of sentences, padded."""
     context: int = model.spec.context  # type: ignore[attr-defined]
-    return TextPreparation(
-        fields=("source", "target"), context=context, pad=tokenizer_of(task).pad, training=training
-    )
+    return TextPreparation(fields=("source", "target"), context=context, pad=tokenizer_of(task).pad, training=training)
 
 
 def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
@@ -152,7 +146,9 @@ def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
     )
 
 
-def translate_table(model: Any, table: EncodedTable, split: str, *, beam: int, progress: Any = None) -> list[TranslationRow]:
+def translate_table(
+    model: Any, table: EncodedTable, split: str, *, beam: int, progress: Any = None
+) -> list[TranslationRow]:
     """Translate all sources of a table."""
     model = model.eval()
     sources = [table.content(index)[0] for index in range(len(table))]

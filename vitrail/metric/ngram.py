@@ -26,7 +26,7 @@ class NeighbourCounts:
 
     def trigram(self, left: int | None, right: int | None) -> int:
         """The token most often seen between these neighbours, else beside one of them; None for a hidden neighbour."""
-        contexts = [(left, right)] if left is not None and right is not None else []
+        contexts: list[Context] = [(left, right)] if left is not None and right is not None else []
         contexts += [(left, None)] if left is not None else []
         contexts += [(None, right)] if right is not None else []
         seen = next((context for context in contexts if context in self.counts), (None, None))

@@ -129,7 +129,7 @@ class Seq2Seq(contract.Model):
     def start(self, source: Int64[Tensor, "B M"]) -> tuple[DecoderCache, ...]:
         """Read the source; the result is the cache for the first step."""
         context = self.encode(self.tokenize(source))
-        return tuple(block.start(context) for block in self.decoder)  # type: ignore[union-attr,operator]
+        return tuple(block.start(context) for block in self.decoder)  # type: ignore[operator]
 
     def step(
         self, target: Int64[Tensor, "B N"], caches: Sequence[DecoderCache]
@@ -139,7 +139,7 @@ class Seq2Seq(contract.Model):
         tokens = self.embed.tokens(target, first_place=0 if earlier is None else earlier.k.shape[2])
         new_caches = []
         for block, cache in zip(self.decoder, caches, strict=True):
-            tokens, new_cache = block.step(tokens, cache)  # type: ignore[union-attr,operator]
+            tokens, new_cache = block.step(tokens, cache)  # type: ignore[operator]
             new_caches.append(new_cache)
         return self.logits(self.decoder_norm(tokens.x[:, -1])), tuple(new_caches)
 
@@ -147,7 +147,9 @@ class Seq2Seq(contract.Model):
         """Count twice the multiply-adds for the longest source and target, without elementwise operations, as usual."""
         spec, num = self.spec, self.spec.context
         matrices = sum(
-            part.weight.numel() for stack in (self.blocks, self.decoder) for part in stack.modules()
+            part.weight.numel()
+            for stack in (self.blocks, self.decoder)
+            for part in stack.modules()
             if isinstance(part, nn.Linear)
         )
         mixing = 4 * num**2 * spec.width * (spec.depth + 2 * spec.decoder_depth)

@@ -57,4 +57,3 @@ def init_text_model(model: nn.Module, *, depth: int) -> None:
             nn.init.normal_(module.weight, std=0.02 / (2 * depth) ** 0.5 if last else 0.02)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-

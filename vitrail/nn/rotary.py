@@ -23,7 +23,9 @@ def rotate(
     return _rotate_one(q, cos, sin), _rotate_one(k, cos, sin)
 
 
-def angles(num: int, width: int, first_place: int, *, like: Tensor) -> tuple[Float[Tensor, "N E"], Float[Tensor, "N E"]]:
+def angles(
+    num: int, width: int, first_place: int, *, like: Tensor
+) -> tuple[Float[Tensor, "N E"], Float[Tensor, "N E"]]:
     """The cosines and sines of `num` places for heads of this width, an even number."""
     rate = BASE ** (-torch.arange(0, width, 2, dtype=torch.float32, device=like.device) / width)
     place = torch.arange(first_place, first_place + num, dtype=torch.float32, device=like.device)

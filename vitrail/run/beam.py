@@ -67,7 +67,11 @@ def beam_search(
                         finished[index].append(Hypothesis(hypothesis, normalised))
                 elif len(chosen) < beam:
                     chosen.append((row, token, score))
-            if length == limit or not chosen or _is_done(finished[index], chosen[0][2], length, limit, length_penalty, beam):
+            if (
+                length == limit
+                or not chosen
+                or _is_done(finished[index], chosen[0][2], length, limit, length_penalty, beam)
+            ):
                 continue
             chosen += [chosen[-1]] * (beam - len(chosen))
             kept.append(index)

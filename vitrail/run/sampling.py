@@ -55,9 +55,7 @@ def sample_tokens(
             unread = 1
 
 
-def draw(
-    logits: Float[Tensor, " V"], temperature: float, top_k: int | None, generator: torch.Generator
-) -> int:
+def draw(logits: Float[Tensor, " V"], temperature: float, top_k: int | None, generator: torch.Generator) -> int:
     """Draw one token: from the `top_k` most likely, with probabilities sharpened by the temperature."""
     if temperature == 0:
         return int(logits.argmax())

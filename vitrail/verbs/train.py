@@ -298,7 +298,11 @@ def parse_request(
 
 
 def _open_source(
-    data: str | Path | Source, settings: CommonSettings, kind: str | None, data_dir: str | Path | None, target: str | None
+    data: str | Path | Source,
+    settings: CommonSettings,
+    kind: str | None,
+    data_dir: str | Path | None,
+    target: str | None,
 ) -> Source:
     """Open the data as the recipe's kind does, or by what it looks like."""
     own = None if kind is None else getattr(plug.load(KINDS, kind), "open_source", None)

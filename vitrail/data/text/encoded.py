@@ -85,7 +85,7 @@ def lines(source: Table, texts: Sequence[str], tokenizer: Tokenizer, *, context:
 
 
 def sentence_pairs(source: Table, tokenizer: Tokenizer, *, context: int) -> EncodedTable:
-    """Each item is the ids of a source and of its target, between [BOS] and [EOS]; pairs that are too long are left out.
+    """Each item is the ids of a source and of its target between [BOS] and [EOS]; pairs that are too long are left out.
 
     `extra` keeps the sentences themselves.
     """

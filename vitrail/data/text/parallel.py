@@ -128,6 +128,8 @@ def _read_columns(path: Path, source: str, targets: Sequence[str]) -> Sentences:
                 splits.append(row.split)
     if len(set(splits)) > 1 and NO_SPLIT in splits:
         raise DataError(
-            f"{path} has rows without a split.", got="an empty cell, or another word.", hint="train, val or test in each."
+            f"{path} has rows without a split.",
+            got="an empty cell, or another word.",
+            hint="train, val or test in each.",
         )
     return names, pairs, splits

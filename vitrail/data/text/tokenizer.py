@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -207,7 +208,7 @@ def _cl100k() -> Any:
         ) from None
     try:
         encoding = tiktoken.get_encoding("cl100k_base")
-    except Exception as error:  # whatever its downloader raises without a network
+    except Exception as error:  # noqa: BLE001 - whatever its downloader raises without a network
         raise DataError(
             "the vocabulary of cl100k cannot be read.",
             got=brief(error),
@@ -216,11 +217,11 @@ def _cl100k() -> Any:
     ranks: dict[bytes, int] = encoding._mergeable_ranks  # noqa: SLF001 - there is no public way to the ranks
     letters = _byte_letters()
     written = {"".join(letters[byte] for byte in token): rank for token, rank in ranks.items()}
-    merges = []
+    merges: list[tuple[str, str]] = []
     for token, rank in sorted(ranks.items(), key=lambda each: each[1]):
         if len(token) > 1:
-            first, second = _merge_of(token, rank, ranks)
-            merges.append(tuple("".join(letters[byte] for byte in part) for part in (first, second)))
+            first, second = ("".join(letters[byte] for byte in part) for part in _merge_of(token, rank, ranks))
+            merges.append((first, second))
     inner = Tokenizer(models.BPE(written, merges, ignore_merges=True))
     # To the regular expressions of `tokenizers`, a plus after {1,3} is a repetition, not a possessive quantifier.
     pattern = encoding._pat_str.replace("{1,3}+", "{1,3}")  # noqa: SLF001
@@ -240,7 +241,7 @@ def _merge_of(token: bytes, rank: int, ranks: dict[bytes, int]) -> tuple[bytes, 
     while len(parts) > 2:
         candidates = [
             (ranks[left + right], index)
-            for index, (left, right) in enumerate(zip(parts[:-1], parts[1:], strict=True))
+            for index, (left, right) in enumerate(pairwise(parts))
             if ranks.get(left + right, rank) < rank
         ]
         if not candidates:
@@ -280,7 +281,7 @@ def parse_tokenizer(text: str) -> Tokenizer:
 
     try:
         inner = tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the library raises plain Exceptions
+    except Exception as error:  # noqa: BLE001 - the library raises plain Exceptions
         raise ValueError(brief(error)) from None
     inner.encode_special_tokens = True
     return Tokenizer(inner)

@@ -1,6 +1,6 @@
 """A language model from scratch: the next character, sub-word or word of your text.
 
-    vitrail train input.txt --recipe language --minutes 10
+vitrail train input.txt --recipe language --minutes 10
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A masked language model from scratch: the hidden words of each line of your text (BERT, arXiv 1810.04805).
 
-    vitrail train train.txt --recipe masked_language --minutes 10
+vitrail train train.txt --recipe masked_language --minutes 10
 """
 
 from __future__ import annotations

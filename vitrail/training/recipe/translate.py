@@ -1,6 +1,6 @@
 """A translator from scratch, from aligned sentences (Vaswani et al., arXiv 1706.03762), several languages in one model.
 
-    vitrail train multi30k --recipe translate source=en target=de,fr --minutes 40
+vitrail train multi30k --recipe translate source=en target=de,fr --minutes 40
 """
 
 from __future__ import annotations

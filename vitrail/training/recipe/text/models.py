@@ -29,10 +29,14 @@ def make_text_models(
     """Return a function that creates the model from its default size, the user's fields and the recipe's."""
     if model is not None:
         raise SpecError(
-            "models of text have no names.", got=f"--model {model}.", hint="model.width=256 model.depth=6, without --model."
+            "models of text have no names.",
+            got=f"--model {model}.",
+            hint="model.width=256 model.depth=6, without --model.",
         )
     if weights is not None:
-        raise WeightsError("models of text are trained from scratch.", got=f"--weights {weights}.", hint="no --weights.")
+        raise WeightsError(
+            "models of text are trained from scratch.", got=f"--weights {weights}.", hint="no --weights."
+        )
     module = plug.load(MODELS, family)
     spec = module.Spec().override_words(overrides)
     keys = [word.partition("=")[0] for word in overrides]

@@ -30,9 +30,7 @@ def find_tokenizer(
     def find() -> str:
         if run is not None and (run / FILE).is_file():
             return read_tokenizer(run / FILE).to_json()
-        return learn_tokenizer(
-            chosen.tokenizer, texts(), vocab=chosen.vocab, lowercase=chosen.lowercase
-        ).to_json()
+        return learn_tokenizer(chosen.tokenizer, texts(), vocab=chosen.vocab, lowercase=chosen.lowercase).to_json()
 
     return parse_tokenizer(world.on_rank_zero(find))
 
