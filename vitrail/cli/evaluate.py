@@ -24,6 +24,7 @@ from vitrail.percent import percent, percent_range
 
 if TYPE_CHECKING:
     from vitrail.kind.regression import NumberEvaluation
+    from vitrail.training.recipe.text.evaluation import TextEvaluation
     from vitrail.verbs.evaluate import Evaluation
 
 NUM_WORST = 3  # classes, and confusions, to print
@@ -49,11 +50,12 @@ def command(
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Measure accuracy and calibration on labelled images.
+    """Measure accuracy and calibration on labelled images, or the loss or BLEU of a model of text.
 
     For ImageNet models the classes may be named by class index, WordNet id or class name.
     """
     from vitrail.kind.regression import NumberEvaluation
+    from vitrail.training.recipe.text.evaluation import TextEvaluation
     from vitrail.verbs.evaluate import evaluate
 
     with progress_bar("Evaluating", quiet=quiet) as progress:
@@ -70,6 +72,9 @@ def command(
             batch_size=batch_size,
             progress=progress,
         )
+    if isinstance(result, TextEvaluation):
+        _print_text(result, as_json=as_json, quiet=quiet)
+        return
     _print_remarks(result, quiet=quiet)
     if isinstance(result, NumberEvaluation):
         _print_numbers(result, as_json=as_json, predictions=predictions)
@@ -94,6 +99,32 @@ def _print_remarks(result: Evaluation | NumberEvaluation, *, quiet: bool) -> Non
         remark(printable(f"Left out: {problem}"), quiet=quiet)
     for change in result.changes:
         remark(f"Note: {change}.", quiet=quiet)
+
+
+def _print_text(result: TextEvaluation, *, as_json: bool, quiet: bool) -> None:
+    scores = result.scores
+    remark(
+        f"Evaluated on the {result.split} split." if result.split != "all" else "Evaluated on all of it.", quiet=quiet
+    )
+    if result.learned_from:
+        remark("Note: the model was trained on this text, so the scores say nothing about others.", quiet=quiet)
+    if as_json:
+        print_json({"kind": result.kind, "split": result.split, "learned_from": result.learned_from, **scores})
+        return
+    if result.kind == "translation":
+        for language, each in scores["languages"].items():
+            low, high = each["interval"]
+            print(f"to {language} (95 % interval of BLEU {low:.2f} to {high:.2f}, {each['n']:,} sentences)")
+            print(f"BLEU     {each['bleu']:8.2f}   ({each['signature']})")
+            print(f"BLEU     {each['bleu_lowercase']:8.2f}   ({each['signature_lowercase']})")
+            print(f"chrF     {each['chrf']:8.2f}")
+        return
+    if result.kind == "masked_language":
+        interval = percent_range(scores["accuracy_interval"], 2)
+        print(f"accuracy {percent(scores['accuracy'], 2):>8}   (of {scores['n']:,} hidden tokens; {interval})")
+    low, high = scores["interval"]
+    print(f"loss     {scores['loss']:8.4f}   (nats per token; {low:.4f} to {high:.4f}, {scores['n']:,} tokens)")
+    print(f"bits     {scores['bits']:8.4f}   (per token)")
 
 
 def _document(result: Evaluation, *, predictions: bool) -> dict[str, Any]:

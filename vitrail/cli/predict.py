@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from vitrail.console import JsonFlag, ModelArgument, QuietFlag, WeightsOption, remark
+from vitrail.console import JsonFlag, ModelArgument, QuietFlag, WeightsOption, print_json, remark
 from vitrail.errors import VitrailError, printable
+from vitrail.percent import percent
 
 if TYPE_CHECKING:
     from vitrail.verbs.predict import ImageResult
@@ -37,9 +38,14 @@ def command(
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Classify images, with confidence or "unknown"."""
+    """Classify images, with confidence or "unknown"; fill the gaps of a text ("The [MASK] barks")."""
+    from vitrail.run.artefact import kind_of
+    from vitrail.run.text_model import TEXT_KINDS
     from vitrail.verbs.predict import predict
 
+    if weights is None and kind_of(model) in TEXT_KINDS:
+        _fill_gaps(model, images, top, form, as_json=as_json)
+        return
     results = predict(model, images, weights=weights, top=top, batch_size=batch_size, copy_to=copy_to)
     num = num_errors = num_unknown = 0
     write = _writer("json" if as_json else form)
@@ -57,6 +63,37 @@ def command(
     remark(f"{count}, {num_unknown:,} unknown, {num_errors:,} unreadable.", quiet=quiet)
     if num == num_errors:
         raise typer.Exit(2)
+
+
+def _fill_gaps(model: str, texts: list[str], top: int, form: str, *, as_json: bool) -> None:
+    """Predict the hidden tokens of texts."""
+    from vitrail.verbs.predict import predict_texts
+
+    filled = predict_texts(model, texts, top=top)
+    documents = [
+        {
+            "text": each.text,
+            "filled": each.filled,
+            "masks": [[{"token": token, "probability": share} for token, share in mask] for mask in each.masks],
+        }
+        for each in filled
+    ]
+    if as_json:
+        print_json(documents)
+    elif form == "jsonl":
+        for document in documents:
+            print(json.dumps(document, ensure_ascii=False))
+    elif form == "csv":
+        table = csv.writer(sys.stdout, lineterminator="\n")
+        table.writerow(["text", "mask", "token", "probability"])
+        for each in filled:
+            for number, mask in enumerate(each.masks, start=1):
+                table.writerows([each.text, number, token, share] for token, share in mask)
+    else:
+        for each in filled:
+            print(printable(each.filled))
+            for mask in each.masks:
+                print("  " + ", ".join(f"{printable(token)} {percent(share)}" for token, share in mask))
 
 
 def _close_on_error(results: Iterator[ImageResult], write: Any) -> Iterator[ImageResult]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,19 @@ from vitrail.data.prepare.text import TextPreparation
 from vitrail.data.table import Source, Table
 from vitrail.data.text.corpus import open_corpus
 from vitrail.data.text.encoded import EncodedTable, windows
-from vitrail.data.text.tokenizer import END, Ids, Tokenizer
+from vitrail.data.text.tokenizer import END, Tokenizer
 from vitrail.errors import DataError
 from vitrail.metric.tokens import bits, mean_per_token, normal_interval
 from vitrail.objective.next_token import NextToken
 from vitrail.report.language import write_language_report
 from vitrail.run.text_card import language_card
-from vitrail.training.evaluation import Answers
+from vitrail.run.text_model import TextModel
+from vitrail.training.evaluation import Answers, ProgressCallback
+from vitrail.training.recipe.text.evaluation import TextEvaluation, answer_table, open_split, run_settings
 from vitrail.training.recipe.text.finish import answer_splits, write_text_run
 from vitrail.training.recipe.text.models import make_text_models
 from vitrail.training.recipe.text.settings import CorpusSettings
-from vitrail.training.recipe.text.splits import split_corpus
+from vitrail.training.recipe.text.splits import corpus_split_names, corpus_texts, split_corpus
 from vitrail.training.recipe.text.tokens import find_tokenizer, store_tokenizer, text_settings, tokenizer_of
 from vitrail.training.settings import CommonSettings
 from vitrail.training.splits import Splits
@@ -55,21 +58,20 @@ def make_splits(
     texts, note = split_corpus(source, settings.val_share)
     tokenizer = find_tokenizer(lambda: texts["train"], settings, world, path)
     context = text_settings(settings).context
-    tables = {}
-    for split, documents in texts.items():
-        ids = join_documents(documents, tokenizer)
-        if len(ids) < 2:
-            raise DataError(f"the {split} split has no text to predict.", got=f"{len(ids)} tokens.", hint="more text.")
-        tables[split] = windows(source, ids, tokenizer, context=context, num_characters=sum(map(len, documents)))
+    tables = {split: encode(source, documents, tokenizer, context) for split, documents in texts.items()}
     return Splits(tables["train"], tables["val"], tables.get("test"), note)
 
 
-def join_documents(documents: list[str], tokenizer: Tokenizer) -> Ids:
-    """The tokens of all documents in a row, [EOS] after each if there are several."""
+def encode(source: Table, documents: Sequence[str], tokenizer: Tokenizer, context: int) -> EncodedTable:
+    """Windows of the tokens of all documents in a row, with [EOS] after each if there are several."""
     if len(documents) == 1:
-        return tokenizer.encode(documents[0])
-    end = np.array([tokenizer.special(END)])
-    return np.concatenate([part for document in documents for part in (tokenizer.encode(document), end)])
+        ids = tokenizer.encode(documents[0])
+    else:
+        end = np.array([tokenizer.special(END)])
+        ids = np.concatenate([part for document in documents for part in (tokenizer.encode(document), end)])
+    if len(ids) < 2:
+        raise DataError("there is no text to predict.", got=f"{len(ids)} tokens.", hint="more text.")
+    return windows(source, ids, tokenizer, context=context, num_characters=sum(map(len, documents)))
 
 
 def new_model(task: Task) -> Model:
@@ -126,6 +128,28 @@ def score_answers(answers: Answers, table: Source | None) -> dict[str, Any]:
         "n": num,
         "interval": None if interval is None else list(interval),
     }
+
+
+def evaluate(
+    opened: TextModel, data: str | Path, *, split: str | None, batch_size: int, progress: ProgressCallback | None
+) -> TextEvaluation:
+    """Evaluate a finished model on text."""
+    source, chosen, learned_from = open_split(
+        opened, data, split, open_source=open_source, split_names=corpus_split_names
+    )
+    settings = run_settings(opened)
+    table = encode(source, corpus_texts(source, chosen, settings.val_share), opened.tokenizer, opened.context)
+    answers = answer_table(
+        opened,
+        table,
+        window_preparation(opened.model, opened.tokenizer),
+        NextToken(pad=opened.tokenizer.pad),
+        batch_size=batch_size,
+        progress=progress,
+    )
+    return TextEvaluation(
+        kind="language", split=chosen, scores=score_answers(answers, table), learned_from=learned_from
+    )
 
 
 def write_report(path: Path, source: Source, *, model: Any = None) -> None:

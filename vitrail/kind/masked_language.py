@@ -22,11 +22,13 @@ from vitrail.objective.masked_tokens import MaskedTokens
 from vitrail.report.masked_language import write_masked_report
 from vitrail.run.calibrate import calibrate, write_calibration
 from vitrail.run.text_card import masked_card
-from vitrail.training.evaluation import Answers
+from vitrail.run.text_model import TextModel
+from vitrail.training.evaluation import Answers, ProgressCallback
+from vitrail.training.recipe.text.evaluation import TextEvaluation, answer_table, open_split, run_settings
 from vitrail.training.recipe.text.finish import answer_splits, write_text_run
 from vitrail.training.recipe.text.models import make_text_models
 from vitrail.training.recipe.text.settings import CorpusSettings
-from vitrail.training.recipe.text.splits import split_corpus
+from vitrail.training.recipe.text.splits import corpus_split_names, corpus_texts, split_corpus
 from vitrail.training.recipe.text.tokens import find_tokenizer, store_tokenizer, text_settings, tokenizer_of
 from vitrail.training.settings import CommonSettings
 from vitrail.training.splits import Splits
@@ -185,6 +187,28 @@ def calibrate_model(model: Model, table: EncodedTable, prepare: TextPreparation)
         if len(labels) >= MAX_CALIBRATION:
             break
     return calibrate(torch.cat(rows), torch.tensor(labels))
+
+
+def evaluate(
+    opened: TextModel, data: str | Path, *, split: str | None, batch_size: int, progress: ProgressCallback | None
+) -> TextEvaluation:
+    """Evaluate a finished model on the lines of a text."""
+    source, chosen, learned_from = open_split(
+        opened, data, split, open_source=open_source, split_names=corpus_split_names
+    )
+    texts = corpus_texts(source, chosen, run_settings(opened).val_share)
+    table = lines(source, texts, opened.tokenizer, context=opened.context)
+    answers = answer_table(
+        opened,
+        table,
+        line_preparation(opened.model, opened.tokenizer),
+        MaskedTokens(pad=opened.tokenizer.pad),
+        batch_size=batch_size,
+        progress=progress,
+    )
+    return TextEvaluation(
+        kind="masked_language", split=chosen, scores=score_answers(answers), learned_from=learned_from
+    )
 
 
 def write_report(path: Path, source: Source, *, model: Any = None) -> None:

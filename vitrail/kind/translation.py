@@ -13,14 +13,18 @@ from vitrail.data.prepare.text import TextPreparation
 from vitrail.data.table import Source, Table
 from vitrail.data.text.encoded import EncodedTable, sentence_pairs
 from vitrail.data.text.parallel import open_parallel
+from vitrail.data.text.tokenizer import Tokenizer
 from vitrail.errors import DataError
 from vitrail.metric.tokens import mean_per_token
 from vitrail.metric.translation import score_translations
 from vitrail.objective.translate import Translate
 from vitrail.report.translation import write_translation_report
 from vitrail.run.text_card import translation_card
+from vitrail.run.text_model import TextModel
 from vitrail.run.translation import translate_all
 from vitrail.run.translation_rows import TRANSLATIONS, TranslationRow, write_translations
+from vitrail.training.evaluation import ProgressCallback
+from vitrail.training.recipe.text.evaluation import TextEvaluation, answer_table, open_split, run_settings
 from vitrail.training.recipe.text.finish import answer_splits, write_text_run
 from vitrail.training.recipe.text.models import make_text_models
 from vitrail.training.recipe.text.settings import TranslationSettings
@@ -54,14 +58,10 @@ def make_splits(
     """Take the splits of the data, or hold out sentences; learn the tokenizer from the training pairs."""
     assert isinstance(source, Table)
     context, note = text_settings(settings).context, "The data has its own validation split."
-    names = source.split_names
-    if names and "train" not in names:
-        raise DataError("there is no training split.", got=f"the splits {', '.join(names)}.", hint="a split train.")
-    parts = {name: source.split(name) for name in names} if names else {"train": source}
-    if "val" not in parts:
-        parts["train"], parts["val"] = _hold_out(parts["train"], settings)
-        note = f"{len(parts['val']):,} training pairs were held out for validation."
+    parts = take_splits(source, settings)
     train = parts["train"]
+    if "val" not in source.split_names:
+        note = f"{len(parts['val']):,} training pairs were held out for validation."
     tokenizer = find_tokenizer(lambda: [text for item in train for text in item.content()[:2]], settings, world, path)
     tables = {name: sentence_pairs(part, tokenizer, context=context) for name, part in parts.items()}
     num_dropped = tables["train"].num_dropped
@@ -69,6 +69,17 @@ def make_splits(
         note += f" {num_dropped:,} training pairs are longer than {context} tokens and were left out."
         view.say(f"{num_dropped:,} training pairs are longer than {context} tokens and are left out.")
     return Splits(tables["train"], tables["val"], tables.get("test"), note)
+
+
+def take_splits(source: Table, settings: CommonSettings) -> dict[str, Table]:
+    """The splits of the data; without a validation split, some training sentences are held out."""
+    names = source.split_names
+    if names and "train" not in names:
+        raise DataError("there is no training split.", got=f"the splits {', '.join(names)}.", hint="a split train.")
+    parts = {name: source.split(name) for name in names} if names else {"train": source}
+    if "val" not in parts:
+        parts["train"], parts["val"] = _hold_out(parts["train"], settings)
+    return parts
 
 
 def _hold_out(train: Table, settings: CommonSettings) -> tuple[Table, Table]:
@@ -99,8 +110,13 @@ def new_objective(task: Task) -> Translate:
 
 def preparation(task: Task, model: Model, *, training: bool) -> TextPreparation:
     """Pairs of sentences, padded."""
+    return pair_preparation(model, tokenizer_of(task), training=training)
+
+
+def pair_preparation(model: Model, tokenizer: Tokenizer, *, training: bool = False) -> TextPreparation:
+    """Pairs of sentences, padded."""
     context: int = model.spec.context  # type: ignore[attr-defined]
-    return TextPreparation(fields=("source", "target"), context=context, pad=tokenizer_of(task).pad, training=training)
+    return TextPreparation(fields=("source", "target"), context=context, pad=tokenizer.pad, training=training)
 
 
 def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
@@ -178,6 +194,30 @@ def score_rows(rows: list[TranslationRow], targets: tuple[str, ...]) -> dict[str
         }
     first = next(iter(languages.values()))
     return {**{name: first[name] for name in ("bleu", "chrf", "n", "interval")}, "languages": languages}
+
+
+def evaluate(
+    opened: TextModel, data: str | Path, *, split: str | None, batch_size: int, progress: ProgressCallback | None
+) -> TextEvaluation:
+    """Translate aligned sentences with a finished model, and score the translations."""
+    settings = run_settings(opened)
+    assert isinstance(settings, TranslationSettings)
+    source, chosen, learned_from = open_split(
+        opened, data, split, open_source=open_source, split_names=lambda table: tuple(take_splits(table, settings))
+    )
+    part = take_splits(source, settings).get(chosen, source)
+    table = sentence_pairs(part, opened.tokenizer, context=opened.context)
+    answers = answer_table(
+        opened,
+        table,
+        pair_preparation(opened.model, opened.tokenizer),
+        Translate(pad=opened.tokenizer.pad),
+        batch_size=batch_size,
+    )
+    loss, _ = mean_per_token(answers["loss"], answers["units"])
+    rows = translate_table(opened.model, table, chosen, beam=settings.beam, progress=progress)
+    scores = {**score_rows(rows, settings.targets), "loss": loss, "dropped": table.num_dropped}
+    return TextEvaluation(kind="translation", split=chosen, scores=scores, learned_from=learned_from)
 
 
 def write_report(path: Path, source: Source, *, model: Any = None) -> None:

@@ -53,7 +53,7 @@ def language_card(facts: dict[str, Any], result: dict[str, Any]) -> str:
         noun="windows of text",
         scores="\n".join(["| split | tokens | nats per token | bits per token |", "| --- | --- | --- | --- |", *rows]),
         use='vitrail generate RUN "Once upon a time"',
-        opens="`vitrail convert RUN --to transformers --out FOLDER` writes the weights for transformers.",
+        opens="`vitrail convert RUN --to hf --out FOLDER` writes the weights for transformers.",
         limits="It continues text in the style of what it was trained on. Whatever it says may be wrong or made up.",
     )
 

@@ -10,10 +10,14 @@ from typing import Any, NamedTuple
 
 from vitrail import catalogue, matching
 from vitrail.contract import Classifier
+from vitrail.data.text.tokenizer import FILE, HF_CONFIG, hf_config
 from vitrail.data.transform import Preprocess
 from vitrail.errors import WeightsError
 from vitrail.files import write_text
+from vitrail.run.artefact import WEIGHTS, kind_of
+from vitrail.run.text_model import TEXT_KINDS, load_text_model
 from vitrail.weights import tensor_files
+from vitrail.weights.causal_lm import write_causal_lm
 from vitrail.weights.rules import State
 from vitrail.weights.source import find_file, get_format, load_weights
 
@@ -43,6 +47,8 @@ def convert(
     is needed only if the tensors' shapes do not identify the model, and `image_size` only if it was trained on another
     size than its name says.
     """
+    if kind_of(source) in TEXT_KINDS:
+        return _convert_language_model(Path(source), to, Path(out))
     target_format = get_format(to)
     loaded = load_weights(source)
     if image_size:
@@ -56,6 +62,34 @@ def convert(
     target_name = (catalogue.timm_name(name, spec) if to == "timm" else "") or name
     files = _write(loaded.state, spec.model_dump(mode="json"), target_name, to, Path(out), preprocess)
     return Conversion(name, loaded.format, to, len(loaded.state), files, tuple(other for other, _ in matches[1:]))
+
+
+def _convert_language_model(run: Path, to: str, out: Path) -> Conversion:
+    """Write a language model and its tokenizer as a folder that transformers opens."""
+    opened = load_text_model(run, kinds=("language",))
+    if to != "hf":
+        raise WeightsError("a language model converts to transformers only.", got=f"--to {to}.", hint="--to hf.")
+    if out.resolve() == run.resolve() or (out.exists() and not out.is_dir()):
+        raise WeightsError("the result needs a folder of its own.", got=f"--out {out}.", hint="another --out.")
+    spec = opened.model.spec.model_dump(mode="json")
+    tensors, config = write_causal_lm(opened.model.state_dict(), spec)
+    created = not out.exists()
+    out.mkdir(parents=True, exist_ok=True)
+    files = {
+        "config.json": json.dumps(config, indent=2) + "\n",
+        FILE: opened.tokenizer.to_json(),
+        HF_CONFIG: json.dumps(hf_config(opened.tokenizer, opened.context), indent=2) + "\n",
+    }
+    try:
+        tensor_files.write_tensors(tensors, out / WEIGHTS)
+        for name, text in files.items():
+            write_text(text, out / name, WeightsError)
+    except BaseException:
+        if created:
+            shutil.rmtree(out, ignore_errors=True)
+        raise
+    name = str(config["architectures"][0])
+    return Conversion(name, "vitrail", to, len(tensors), (out / WEIGHTS, *(out / each for each in files)), ())
 
 
 def save_weights(model: Classifier, out: str | Path, *, to: str = "timm") -> tuple[Path, ...]:

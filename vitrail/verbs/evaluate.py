@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitrail import plug
 from vitrail.data.find import open_data
 from vitrail.data.loader import Policy
 from vitrail.data.prepare.image import image_loader
@@ -25,15 +26,19 @@ from vitrail.kind.regression import evaluate as evaluate_numbers
 from vitrail.metric.paired import Paired
 from vitrail.metric.summary import Summary
 from vitrail.objective.classify import Classify
-from vitrail.run.artefact import find_target
+from vitrail.run.artefact import find_target, kind_of
 from vitrail.run.label_mapping import imagenet_numbers, map_classes, map_labels
 from vitrail.run.open import open_model
 from vitrail.run.predictions import PredictionRow, compare_rows, prediction_rows, summary_of
 from vitrail.run.predictor import calibration_of, labels_of, require_classifier
+from vitrail.run.text_model import TEXT_KINDS, load_text_model
 from vitrail.training.evaluation import Answers, infer
 from vitrail.training.learner import Learner
+from vitrail.training.recipe.text.evaluation import TextEvaluation
 from vitrail.training.splits import was_trained_on
 from vitrail.training.world import World
+
+KINDS = "vitrail.kind"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +76,7 @@ def evaluate(
     policy: Policy = "error",
     batch_size: int = 32,
     progress: Callable[[int, int], None] | None = None,
-) -> Evaluation | NumberEvaluation:
+) -> Evaluation | NumberEvaluation | TextEvaluation:
     """Evaluate a model on data of any layout; `real` is the file of ReaL labels for ImageNet's validation set.
 
     `model` is the directory of a run, a weight file, or a catalogue name, which needs `weights`; `compare` is another
@@ -79,6 +84,13 @@ def evaluate(
     the logits of each image and its mirror image. An unreadable image raises an error under the policy "error"; under
     "skip" it is left out and listed in `skipped`.
     """
+    if weights is None and kind_of(model) in TEXT_KINDS:
+        if compare is not None or real or tta:
+            raise DataError("a model of text is evaluated alone.", got="--compare, --real or --tta.")
+        opened = load_text_model(model)
+        return plug.load(KINDS, opened.kind).evaluate(
+            opened, data, split=split, batch_size=batch_size, progress=progress
+        )
     target = find_target(model)
     all_splits = open_data(data, data_dir=data_dir, target=target, progress=progress)
     split = split or next((name for name in ("test", "val") if name in all_splits.split_names), None)

@@ -17,9 +17,11 @@ from vitrail.data.image_files import ImageFile, find_images
 from vitrail.errors import DataError, RunError, brief
 from vitrail.files import atomic_write
 from vitrail.machine import num_cores
+from vitrail.run.fill_mask import FilledText, fill_masks
 from vitrail.run.number_predictions import NumberPrediction, NumberPredictor
 from vitrail.run.open import open_model
 from vitrail.run.predictor import TOP, Prediction, Predictor, require_classification, require_classifier
+from vitrail.run.text_model import load_text_model
 
 BATCH_SIZE = 32
 PREFETCH_BATCHES = 3  # decoded while the model processes one
@@ -57,6 +59,12 @@ def predict(
     paths = [os.fspath(image) for image in images]
     sorter = None if copy_to is None else CopySorter(Path(copy_to), paths)
     return _predict_all(predictor, paths, batch_size, sorter)
+
+
+def predict_texts(run: str | Path, texts: Sequence[str], *, top: int = TOP) -> list[FilledText]:
+    """Fill the gaps, written [MASK], of texts with the masked language model of a run."""
+    opened = load_text_model(run, kinds=("masked_language",))
+    return [fill_masks(opened, text, top=top) for text in texts]
 
 
 def _predict_all(

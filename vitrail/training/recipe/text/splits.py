@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from vitrail.data.table import Source, Table
+from vitrail.data.table import SPLITS, Source, Table
 from vitrail.errors import DataError
 from vitrail.percent import percent
 
@@ -47,3 +47,14 @@ def _hold_out_end(documents: Sequence[str], share: float) -> tuple[list[str], li
     if not "".join(before).strip() or not "".join(after).strip():
         raise DataError("there is too little text to hold any out.", got=f"{sum(map(len, documents))} characters.")
     return before, after
+
+
+def corpus_split_names(source: Table) -> tuple[str, ...]:
+    """The splits of a text that a run was trained on."""
+    return tuple(dict.fromkeys((*(source.split_names or ("train",)), "val")))
+
+
+def corpus_texts(source: Table, split: str, val_share: float) -> list[str]:
+    """The documents of a split; all of them for any other name."""
+    texts = split_corpus(source, val_share).texts if split in SPLITS else {}
+    return texts.get(split) or [item.content() for item in source]
