@@ -18,7 +18,14 @@ SMALL = (
     *("--model", "vit_mu_patch4_8", "model.drop_path_rate=0.5", "augment.mixup=0.2"),
     *("accumulate=2", "ema=0.9", "precision=float32"),
 )  # everything that could go wrong is on, and a step takes milliseconds
-TIMINGS = ("seconds", "evaluated_at", "evaluation_seconds", "seconds_by_phase", "images_per_second")
+TIMINGS = (
+    "seconds",
+    "evaluated_at",
+    "evaluation_seconds",
+    "seconds_by_phase",
+    "images_per_second",
+    "samples_per_second",
+)
 CALLS = ("fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "chmod", "truncate", "open")
 
 

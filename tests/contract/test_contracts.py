@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from vitrail.batch import Fields, split_fields
 from vitrail.contract import Classifier, Model, Objective
 from vitrail.data.augment import Augment
 from vitrail.data.prepare.image import ImagePreparation, ImageRows
+from vitrail.data.prepare.text import TextPreparation
 from vitrail.data.transform import Preprocess
 from vitrail.metric.score import Metric, Score
 from vitrail.objective.classify import Classify
@@ -24,11 +26,21 @@ from vitrail.tokens import Tokens
 
 NUM = 6
 IMAGES = torch.randn(NUM, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+TEXT = torch.randint(1, 20, (NUM, 9), generator=torch.Generator().manual_seed(0))
+TEXT[1, 5:] = TEXT[4, 7:] = 0  # shorter ones
+HIDDEN = torch.where(torch.arange(9) % 3 == 1, TEXT, 0)
 OBJECTIVES: dict[str, Callable[[], tuple[Objective, int, Tensor]]] = {
     "classify": lambda: (Classify(), 3, torch.arange(NUM) % 3),
     "regress": lambda: (plug.load("vitrail.objective", "regress").Objective(mean=2.0, std=3.0), 1, torch.randn(NUM)),
 }
-"""For each objective: an example of it, the outputs of a model for it, and labels."""
+"""For each objective on images: an example of it, the outputs of a model for it, and labels."""
+TEXT_OBJECTIVES: dict[str, tuple[dict[str, Any], Fields]] = {
+    "next_token": ({"family": "language"}, {"text": TEXT}),
+    "masked_tokens": ({"family": "language", "causal": False}, {"text": TEXT.clone(), "target": HIDDEN}),
+    "translate": ({"family": "seq2seq"}, {"source": TEXT, "target": TEXT.flip(0)}),
+}
+"""For each objective on text: the model for it, and fields."""
+SMALL_TEXT = {"vocab": 20, "pad": 0, "context": 12, "width": 16, "depth": 1, "heads": 2, "hidden": 32}
 MODELS = {"vit": "vit_mu_patch4_gap_16", "bit": "resnetv2_50x1_bit", "linear": "linear_16"}
 """A small model of each architecture."""
 
@@ -38,7 +50,11 @@ def check_objective(objective: Objective, num_outputs: int, labels: Tensor) -> N
     torch.manual_seed(0)
     model = catalogue.create_model("vit_mu_patch4_gap_16", num_classes=num_outputs)
     nn.init.normal_(model.head.weight)
-    fields: Fields = {"image": IMAGES, "label": labels}
+    check_losses(objective, model, {"image": IMAGES, "label": labels}, {"image": IMAGES})
+
+
+def check_losses(objective: Objective, model: Model, fields: Fields, unlabelled: Fields | None) -> None:
+    """Assert the contract of an objective with a model; texts have no labels besides themselves."""
     assert isinstance(objective, Objective)
     assert isinstance(objective.metric, Metric)
     assert set(objective.READS) <= fields.keys()
@@ -55,8 +71,9 @@ def check_objective(objective: Objective, num_outputs: int, labels: Tensor) -> N
             assert torch.allclose(whole, parts, atol=1e-5), "no sample's loss depends on the others"
         answers = objective.answers(model, fields)
         assert all(len(tensor) == NUM for tensor in answers.values()), "one answer per sample"
-        without = objective.answers(model, {"image": IMAGES})
-    assert without.keys() < answers.keys(), "answers need no labels"
+        if unlabelled is not None:
+            without = objective.answers(model, unlabelled)
+            assert without.keys() < answers.keys(), "answers need no labels"
     score = objective.score(answers)
     assert isinstance(score, Score)
     assert score.metric == objective.metric
@@ -68,9 +85,22 @@ def check_objective(objective: Objective, num_outputs: int, labels: Tensor) -> N
 
 @pytest.mark.parametrize("name", plug.entries("vitrail.objective"))
 def test_objectives(name: str) -> None:
+    if name in TEXT_OBJECTIVES:
+        torch.manual_seed(0)
+        options, fields = TEXT_OBJECTIVES[name]
+        objective = plug.load("vitrail.objective", name).Objective(pad=0)
+        check_losses(objective, small_text_model(**options), fields, None)
+        expected = {"next_token": TEXT[:, 1:], "masked_tokens": HIDDEN, "translate": TEXT.flip(0)[:, 1:]}[name]
+        assert torch.equal(objective.units(fields), (expected != 0).sum(dim=1).float()), "padding does not count"
+        return
     objective, num_outputs, labels = OBJECTIVES[name]()
     assert type(objective) is plug.load("vitrail.objective", name).Objective
     check_objective(objective, num_outputs, labels)
+
+
+def small_text_model(family: str, **fields: Any) -> Any:
+    module = plug.load(catalogue.MODELS, family)
+    return module.Model(module.Spec.parse({**SMALL_TEXT, **fields}))
 
 
 class MeanLoss(Classify):
@@ -121,8 +151,11 @@ def check_model(model: Any) -> None:
     assert model.TAKES
     assert isinstance(model.about, About)
     assert all(isinstance(head, nn.Module) for head in model.heads)
-    inputs = [torch.randn(2, model.spec.channels, *model.spec.image_size) for _ in model.TAKES]
-    tokens = model.tokenize(*inputs)
+    if isinstance(model, Classifier):
+        inputs = [torch.randn(2, model.spec.channels, *model.spec.image_size)]
+    else:
+        inputs = [torch.randint(0, model.spec.vocab, (2, 7)) for _ in model.TAKES]
+    tokens = model.tokenize(inputs[0])
     assert isinstance(tokens, Tokens)
     assert tokens.x.shape[:2] == (2, tokens.layout.num_tokens)
     assert isinstance(model.encode(tokens), Tokens)
@@ -150,6 +183,9 @@ def check_classifier(model: Any) -> None:
 
 @pytest.mark.parametrize("name", plug.entries(catalogue.MODELS))
 def test_models(name: str) -> None:
+    if name not in MODELS:
+        check_model(small_text_model(name).eval())
+        return
     options = {"image_size": 32, "layers": (1, 1, 1, 1)} if name == "bit" else {}
     check_classifier(catalogue.create_model(MODELS[name], num_classes=3, **options).eval())
 
@@ -162,9 +198,9 @@ def test_a_broken_model_is_found(member: str, monkeypatch: pytest.MonkeyPatch) -
         check_classifier(model)
 
 
-def check_preparation(prepare: Any, varied: Any) -> None:
+def check_preparation(prepare: Any, varied: Any, source: Any = None) -> None:
     """Assert the contract of a preparation, and of the same one that varies."""
-    source = table_of([0, 1] * 5, side=20)
+    source = table_of([0, 1] * 5, side=20) if source is None else source
     read = prepare.reader(source)
     samples = [read(item) for item in source]
     assert not prepare.varies
@@ -183,8 +219,12 @@ def check_preparation(prepare: Any, varied: Any) -> None:
     assert prepare.group >= 1
     assert prepare.repeats >= 1
     assert prepare.cached(source, 1.0) is not None
-    smaller = prepare.reduced(0.5, (4, 4)).new_rows(1).stack()
-    assert all(smaller[name].numel() < tensor[:1].numel() for name, tensor in fields.items())
+    lengths = prepare.lengths(source)
+    assert lengths is None or len(lengths) == len(source)
+    reduced = prepare.reduced(0.5, (4, 4))
+    smaller = reduced.new_rows(1)
+    smaller.put(0, reduced.reader(source)(source[0]))
+    assert all(smaller.stack()[name].numel() < tensor[:1].numel() for name, tensor in fields.items())
     prepare.flush()
 
 
@@ -198,6 +238,11 @@ def test_preparations(name: str) -> None:
     entry = plug.load("vitrail.data.prepare", name)
     assert entry.FIELDS
     assert entry.Spec.parse({}) == entry.Spec()
+    if name == "text":
+        options: dict[str, Any] = {"context": 4, "pad": 0, "crops": True}
+        source = replace(table_of([0] * 5, side=20), content=lambda index: np.arange(1, 9) * (1 + index))
+        check_preparation(TextPreparation(**options), TextPreparation(**options, training=True), source)
+        return
     check_preparation(PREPARATIONS[name](), PREPARATIONS[name](augment=Augment()))
 
 

@@ -1,0 +1,46 @@
+"""Small texts for tests, and runs of all three recipes on them."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+SUBJECTS = ("a man", "a woman", "the dog", "a child", "the player", "two girls")
+VERBS = ("rides", "sees", "holds", "paints", "throws")
+OBJECTS = ("a horse", "the ball", "a red hat", "the street", "a guitar")
+GERMAN = {
+    "a man": "ein Mann", "a woman": "eine Frau", "the dog": "der Hund", "a child": "ein Kind",
+    "the player": "der Spieler", "two girls": "zwei Mädchen", "rides": "reitet", "sees": "sieht", "holds": "hält",
+    "paints": "malt", "throws": "wirft", "a horse": "ein Pferd", "the ball": "den Ball",
+    "a red hat": "einen roten Hut", "the street": "die Straße", "a guitar": "eine Gitarre",
+}  # fmt: skip
+TINY = ("model.width=32", "model.depth=1", "model.heads=2", "model.hidden=64")
+FAST = ("batch_size=8", "precision=float32", "eval_every=4", "save_every=2", "workers=0")
+RECIPES = ("language", "masked_language", "translate")
+
+
+def sentences(num: int, seed: int = 0) -> list[tuple[str, str]]:
+    """English sentences and their translations."""
+    rng = random.Random(seed)
+    parts = [[rng.choice(words) for words in (SUBJECTS, VERBS, OBJECTS)] for _ in range(num)]
+    return [(" ".join(each) + ".", " ".join(GERMAN[word] for word in each) + ".") for each in parts]
+
+
+def write_texts(folder: Path, num: int = 120) -> Path:
+    """A text file, and a folder of aligned ones."""
+    folder.mkdir(exist_ok=True)
+    pairs = sentences(num)
+    (folder / "story.txt").write_text("\n".join(first for first, _ in pairs) + "\n", encoding="utf-8")
+    (folder / "pairs").mkdir()
+    for split, rows in (("train", pairs[: num - 20]), ("val", pairs[num - 20 : num - 10]), ("test", pairs[num - 10 :])):
+        for place, language in enumerate(("en", "de")):
+            text = "".join(f"{row[place]}\n" for row in rows)
+            (folder / "pairs" / f"{split}.{language}").write_text(text, encoding="utf-8")
+    return folder
+
+
+def words_of(recipe: str, folder: Path, run: Path, *more: str) -> list[str]:
+    """The command that trains a small model."""
+    data = folder / ("pairs" if recipe == "translate" else "story.txt")
+    own = {"language": ("context=16",), "masked_language": ("context=16",), "translate": ("vocab=300", "context=48")}
+    return ["train", str(data), "--recipe", recipe, "--run", str(run), *TINY, *FAST, *own[recipe], *more]

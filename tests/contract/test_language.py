@@ -1,0 +1,411 @@
+"""Models of text, from training to every verb that takes them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import ROOT
+from tests.contract import forked
+from tests.contract.disturbed import KILLED, wait_until
+from tests.contract.forked import bits
+from tests.contract.small_texts import RECIPES, sentences, words_of, write_texts
+from tests.forge import PATIENCE, Forge, command
+from vitrail import plug
+from vitrail.data.text.tokenizer import learn_tokenizer
+from vitrail.errors import DataError, RunError, SpecError, VitrailError, WeightsError
+from vitrail.metric.ngram import EDGE, NeighbourCounts
+from vitrail.metric.tokens import mean_per_token, normal_interval
+from vitrail.metric.translation import score_translations
+from vitrail.nn.dot_product import attend, attention_weights
+from vitrail.run.artefact import load
+from vitrail.run.beam import beam_search
+from vitrail.run.sampling import sample_tokens
+from vitrail.run.text_model import load_text_model
+from vitrail.run.translation import translate_all
+from vitrail.verbs.convert import convert
+from vitrail.verbs.evaluate import evaluate
+from vitrail.verbs.generate import generate
+from vitrail.verbs.predict import predict_texts
+from vitrail.verbs.train import train
+
+SHORT = ("steps=12", "seed=4")
+LONG = ("steps=150", "eval_every=75", "save_every=75", "lr=0.01")
+
+
+class Runs:
+    """One finished run of each recipe, and the texts that they were trained on."""
+
+    def __init__(self, folder: Path, forge: Forge) -> None:
+        self.folder, self.forge = folder, forge
+        self.texts = write_texts(folder / "texts")
+        self.paths = {recipe: folder / recipe for recipe in RECIPES}
+        for recipe, path in self.paths.items():
+            log = folder / f"{recipe}.log"
+            code = forge.run(command, words_of(recipe, self.texts, path, *LONG), log=log)
+            assert code == 0, log.read_text()
+
+    def result(self, recipe: str) -> dict[str, Any]:
+        return json.loads((self.paths[recipe] / "result.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, forge: Forge) -> Runs:
+    return Runs(tmp_path_factory.mktemp("runs"), forge)
+
+
+def test_all_three_learn(runs: Runs) -> None:
+    language, masked, translation = (runs.result(recipe)["val"] for recipe in RECIPES)
+    assert language.keys() >= {"loss", "bits", "n", "interval"}
+    assert language["loss"] < 2.2, "characters: 3.2 without learning"
+    assert language["interval"][0] < language["loss"] < language["interval"][1]
+    assert language["bits"] == pytest.approx(language["loss"] * 1.442695)
+    assert masked.keys() >= {"loss", "bits", "n", "interval", "accuracy", "baselines"}
+    assert masked["accuracy"] > masked["baselines"]["unigram"]["accuracy"]
+    assert translation.keys() >= {"bleu", "chrf", "loss", "n", "interval"}
+    assert translation["n"] == 10
+    assert translation["languages"]["de"]["signature"].startswith("nrefs:1|")
+
+
+def test_a_run_says_what_it_is(runs: Runs) -> None:
+    for recipe, kind in zip(RECIPES, ("language", "masked_language", "translation"), strict=True):
+        path = runs.paths[recipe]
+        opened = load_text_model(path)
+        assert opened.kind == kind
+        assert opened.model.spec.vocab == opened.tokenizer.num_tokens
+        for name in ("tokenizer.json", "tokenizer_config.json", "README.md", "config.yaml", "report.html"):
+            assert (path / name).is_file(), name
+        with pytest.raises(RunError, match=r"is a run on text(.|\n)*vitrail generate"):
+            load(path)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_killed_at_random_ends_with_the_same_bits(recipe: str, runs: Runs, tmp_path: Path) -> None:
+    calm, killed, notes = tmp_path / "calm", tmp_path / "killed", tmp_path / "notes"
+    assert runs.forge.run(command, words_of(recipe, runs.texts, calm, *SHORT), log=tmp_path / "log") == 0
+    words, rng = words_of(recipe, runs.texts, killed, *SHORT), random.Random(0)
+    for kill in range(3):
+        notes.write_text("")
+        pid = runs.forge.start(command, words, partial(forked.note_steps, notes), log=tmp_path / "log")
+        wait_until(lambda: len(notes.read_text().split()) > kill)  # noqa: B023 - called at once
+        time.sleep(rng.uniform(0.0, 0.05))
+        os.kill(pid, signal.SIGKILL)
+        assert runs.forge.wait(pid) == KILLED
+    assert runs.forge.run(command, words, log=tmp_path / "log") == 0, (tmp_path / "log").read_text()
+    assert bits(killed) == bits(calm)
+    assert (killed / "tokenizer.json").read_bytes() == (calm / "tokenizer.json").read_bytes()
+
+
+def losses(run: Path) -> list[float]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [value for line in lines for key, value in line.items() if "loss" in key]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_two_processes_agree(recipe: str, runs: Runs, tmp_path: Path) -> None:
+    more = ("steps=8", "optimizer=sgd", "lr=0.05", "warmup=0.0", "eval_every=2", "model.dropout_rate=0.0")
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    assert runs.forge.run(command, words_of(recipe, runs.texts, alone, *more), log=tmp_path / "log") == 0
+    start = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "--",
+        "vitrail",
+    ]
+    done = subprocess.run(
+        [*start, *words_of(recipe, runs.texts, together, *more)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len(losses(alone)) >= 8
+    assert losses(together) == pytest.approx(losses(alone), abs=1e-5)
+
+
+def test_the_cache_changes_nothing(runs: Runs) -> None:
+    """The same tokens with and without it, also beyond the context, and its memory is what arithmetic says."""
+    opened = load_text_model(runs.paths["language"])
+    prompt = opened.tokenizer.encode("a man rides")
+    for temperature in (0.0, 0.9):
+        options: dict[str, Any] = {"num": 40, "temperature": temperature, "top_k": 12, "seed": 3}
+        cached, plain = (list(sample_tokens(opened.model, prompt, **options, cached=each)) for each in (True, False))
+        assert cached == plain
+        assert len(cached) == 40
+    with torch.inference_mode():
+        _, caches = opened.model.step(torch.from_numpy(prompt)[None])
+    spec = opened.model.spec
+    total = sum(tensor.numel() * tensor.element_size() for cache in caches for tensor in (cache.k, cache.v))
+    assert total == 2 * spec.depth * len(prompt) * spec.width * 4
+
+
+def test_generation(runs: Runs) -> None:
+    run = runs.paths["language"]
+    shown: list[str] = []
+    first = generate(run, "a man", length=20, seed=1, show=shown.append)
+    assert "".join(shown) == first.text
+    assert first.num_tokens == 20
+    assert generate(run, "a man", length=20, seed=1).text == first.text
+    assert generate(run, "a man", length=20, seed=2).text != first.text
+    greedy = [generate(run, "a man", length=10, temperature=0.0, seed=seed).text for seed in (1, 2)]
+    assert greedy[0] == greedy[1] == generate(run, "a man", length=10, top_k=1).text
+
+
+def test_a_trained_translator_translates(runs: Runs) -> None:
+    result = generate(runs.paths["translate"], sentences(1)[0][0])
+    assert result.text.endswith(".")
+    asked = generate(runs.paths["translate"], f"translate English to German: {sentences(1)[0][0]}", to=None)
+    assert asked.text == result.text
+
+
+def test_beam_search_finds_the_best(runs: Runs) -> None:
+    """With a beam as wide as everything there is, it is the best of all hypotheses; a beam of one is greedy."""
+    torch.manual_seed(0)
+    module = plug.load("vitrail.model", "seq2seq")
+    spec = {"vocab": 5, "pad": 0, "context": 4, "width": 16, "depth": 1, "decoder_depth": 1, "heads": 2, "hidden": 32}
+    model = module.Model(module.Spec.parse(spec)).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.7)
+    source, start, end = torch.tensor([[3, 4, 2], [4, 2, 0]]), 1, 2
+    found = beam_search(model, source, start=start, end=end, pad=0, beam=40)
+    for row in range(2):
+        best = max(all_hypotheses(model, source[row : row + 1], start, end), key=lambda each: each[1])
+        assert found[row].ids == best[0]
+        assert found[row].score == pytest.approx(best[1], abs=1e-5)
+    greedy = beam_search(model, source, start=start, end=end, pad=0, beam=1)
+    for row in range(2):
+        ids = [start]
+        while len(ids) < 4 and ids[-1] != end:
+            logits = model(source[row : row + 1], torch.tensor([ids]))[0, -1]
+            logits[[0, start]] = -torch.inf
+            ids.append(int(logits.argmax()))
+        assert list(greedy[row].ids) == [each for each in ids[1:] if each != end]
+
+
+def all_hypotheses(model: Any, source: torch.Tensor, start: int, end: int) -> list[tuple[tuple[int, ...], float]]:
+    """Every sequence of up to three tokens with its normalised score."""
+    found = []
+
+    def extend(ids: list[int], score: float) -> None:
+        with torch.no_grad():
+            logits = model(source, torch.tensor([ids]))[0, -1]
+        logits[[0, start]] = -torch.inf
+        for token, value in enumerate(logits.log_softmax(dim=0).tolist()):
+            if token in {0, start}:
+                continue
+            length, total = len(ids), score + value
+            if token == end or length == 3:
+                kept = (*ids[1:], *(() if token == end else (token,)))
+                found.append((kept, total / ((5 + length) / 6)))
+            else:
+                extend([*ids, token], total)
+
+    extend([start], 0.0)
+    return found
+
+
+def test_a_sentence_is_translated_the_same_alone_and_in_a_batch(runs: Runs) -> None:
+    opened = load_text_model(runs.paths["translate"])
+    sources = [opened.tokenizer.encode(f"translate English to German: {first}") for first, _ in sentences(6, seed=9)]
+    together = translate_all(opened.model, opened.tokenizer, sources)
+    assert together == [translate_all(opened.model, opened.tokenizer, [each])[0] for each in sources]
+
+
+def test_masks_are_filled(runs: Runs) -> None:
+    (filled,) = predict_texts(runs.paths["masked_language"], ["a [MASK] rides a [MASK]."], top=3)
+    assert len(filled.masks) == 2
+    for mask in filled.masks:
+        shares = [share for _, share in mask]
+        assert shares == sorted(shares, reverse=True)
+        assert 0 < sum(shares) <= 1
+    assert "[MASK]" not in filled.filled
+    calibration = json.loads((runs.paths["masked_language"] / "calibration.json").read_text())
+    assert calibration["n"] > 0
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_evaluating_again_gives_the_same_scores(recipe: str, runs: Runs) -> None:
+    data = runs.texts / ("pairs" if recipe == "translate" else "story.txt")
+    scores: Any = evaluate(runs.paths[recipe], data, split="val")
+    assert not scores.learned_from
+    stored = runs.result(recipe)["val"]
+    assert scores.scores["loss"] == pytest.approx(stored["loss"], abs=1e-5)
+    assert scores.scores["n"] == stored["n"]
+    assert evaluate(runs.paths[recipe], data, split="train").learned_from  # type: ignore[union-attr]
+
+
+def test_another_text_is_evaluated_as_a_whole(runs: Runs, tmp_path: Path) -> None:
+    (tmp_path / "other.txt").write_text("the dog sees the ball.\n" * 5)
+    scores: Any = evaluate(runs.paths["language"], tmp_path / "other.txt")
+    assert scores.split == "all"
+    assert scores.scores["n"] == 23 * 5 - 1
+
+
+BAD: dict[str, tuple[Any, type[VitrailError], str]] = {
+    "empty prompt": (lambda runs: generate(runs["language"], ""), DataError, "no text to continue"),
+    "unknown letter": (lambda runs: generate(runs["language"], "a mañ"), DataError, "Got 'ñ'"),
+    "nothing to translate": (lambda runs: generate(runs["translate"], " "), DataError, "nothing to translate"),
+    "too long": (lambda runs: generate(runs["translate"], "a man " * 60), DataError, "longer than the model's context"),
+    "other language": (lambda runs: generate(runs["translate"], "a man", to="fr"), DataError, "not translate to fr"),
+    "no gap": (lambda runs: predict_texts(runs["masked_language"], ["a man"]), DataError, "no gap to fill"),
+    "no such token": (lambda runs: predict_texts(runs["masked_language"], ["a [GAP]"]), DataError, "no special token"),
+    "long gap": (
+        lambda runs: predict_texts(runs["masked_language"], ["[MASK] man" * 30]),
+        DataError,
+        "longer than the model's context",
+    ),
+    "another kind": (
+        lambda runs: predict_texts(runs["language"], ["[MASK]"]),
+        RunError,
+        r"run of another kind(.|\n)*vitrail generate",
+    ),
+    "a masked model": (lambda runs: generate(runs["masked_language"], "a man"), RunError, "vitrail predict"),
+    "not convertible": (lambda runs: convert(runs["translate"], to="hf", out="x"), RunError, "run of another kind"),
+    "another format": (lambda runs: convert(runs["language"], to="timm", out="x"), WeightsError, "Try --to hf"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input(name: str, runs: Runs) -> None:
+    call, error, message = BAD[name]
+    with pytest.raises(error, match=message):
+        call(runs.paths)
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "message"),
+    [
+        (("model.width=33",), {}, "heads must divide width"),
+        (("model.vocab=9",), {}, "follows from the recipe"),
+        ((), {"model": "vit_mu_patch4_8"}, "models of text have no names"),
+        ((), {"weights": "x"}, "trained from scratch"),
+        ((), {"target": "x"}, "--target names a number"),
+        ((), {"folds": 3}, "folds are for classification"),
+        (("source=en", "target=en"), {"recipe": "translate"}, "different languages"),
+    ],
+)
+def test_bad_requests(
+    words: tuple[str, ...], options: dict[str, Any], message: str, runs: Runs, tmp_path: Path
+) -> None:
+    with pytest.raises(VitrailError, match=message):
+        train(
+            runs.texts / "story.txt",
+            settings=["steps=1", *words],
+            run=tmp_path / "run",
+            **{"recipe": "language", **options},
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_changed_text_is_another_run(runs: Runs, tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("one two three. " * 20)
+    words = ["steps=2", "context=8", "model.width=32", "model.heads=2", "batch_size=4"]
+    train(text, recipe="language", settings=words, run=tmp_path / "run", report=False)
+    text.write_text("one two four. " * 20)
+    with pytest.raises(RunError, match="holds another run"):
+        train(text, recipe="language", settings=words, run=tmp_path / "run", report=False)
+
+
+def test_the_decks_masks() -> None:
+    """Deck 000: tril, its logarithm, and the mean over all earlier tokens, as our masked attention computes them."""
+    tokens = torch.zeros(1, 1, 8, 4)
+    weights = attention_weights(tokens, tokens, causal=True)[0, 0]
+    tril = torch.tril(torch.ones(8, 8))
+    assert torch.equal((weights > 0).float(), tril)
+    scores = torch.zeros(8, 8).masked_fill(tril == 0, float("-inf"))
+    assert torch.equal(weights.log() + torch.arange(1.0, 9.0).log()[:, None], scores)
+    printed = [[round(1 / (row + 1), 4) if column <= row else 0.0 for column in range(8)] for row in range(8)]
+    assert [[round(value, 4) for value in row] for row in weights.tolist()] == printed
+    values = torch.randn(1, 1, 8, 4)
+    means = values.cumsum(dim=2) / torch.arange(1.0, 9.0)[:, None]
+    assert torch.allclose(attend(tokens, tokens, values, causal=True), means, atol=1e-6)
+
+
+def test_neighbours_guess_hidden_tokens() -> None:
+    counts = NeighbourCounts([[1, 2, 3], [1, 2, 3], [1, 4, 3], [5, 4, 6]])
+    assert counts.trigram(1, 3) == 2
+    assert counts.trigram(5, 9) == 4
+    assert counts.trigram(None, 6) == 4
+    assert counts.trigram(9, 9) == counts.trigram(None, None) == counts.unigram() == 1
+    assert counts.trigram(EDGE, 4) == 1
+
+
+def test_scores_per_token_know_their_noise() -> None:
+    units = torch.tensor([4.0, 1.0, 10.0, 5.0])
+    loss, error = mean_per_token(2 * units, units)
+    assert (loss, error) == (2.0, 0.0)
+    assert normal_interval(loss, error) == (2.0, 2.0)
+    totals = torch.tensor([8.0, 4.0, 20.0, 8.0])
+    loss, error = mean_per_token(totals, units)
+    assert loss == 2.0
+    rng = torch.Generator().manual_seed(0)
+    picks = [torch.randint(0, 4, (4,), generator=rng) for _ in range(4000)]
+    spread = torch.stack([totals[pick].sum() / units[pick].sum() for pick in picks]).std().item()
+    assert error == pytest.approx(spread, rel=0.4)
+
+
+def test_bleu_is_sacrebleus() -> None:
+    references = ["ein Mann reitet ein Pferd .", "zwei Kinder spielen im Park ."]
+    score = score_translations(references, references)
+    assert score.bleu == pytest.approx(100.0)
+    assert score.n == 2
+    lower = score_translations([each.lower() for each in references], references)
+    assert lower.bleu < 100.0
+    assert lower.bleu_lowercase == pytest.approx(100.0)
+    assert "case:lc" in lower.signature_lowercase
+
+
+@pytest.mark.parametrize("position", ["learned", "rotary"])
+def test_positions_matter(position: str) -> None:
+    """Exchanging two tokens changes the prediction; a shift does not, if positions are rotary."""
+    torch.manual_seed(0)
+    module = plug.load("vitrail.model", "language")
+    spec = {"vocab": 9, "context": 16, "width": 32, "depth": 2, "heads": 2, "hidden": 64, "position": position}
+    model = module.Model(module.Spec.parse(spec)).eval()
+    torch.nn.init.normal_(model.embed.weight)
+    with torch.no_grad():
+        for block in model.blocks:
+            torch.nn.init.normal_(block.attn.qkv.weight, std=0.3)
+            torch.nn.init.normal_(block.attn.proj.weight, std=0.3)
+        first, second = (model(torch.tensor([ids]))[0, -1] for ids in ([1, 2, 3, 4], [2, 1, 3, 4]))
+    assert (first - second).abs().max() > 1e-3
+
+
+def test_a_tokenizer_that_does_not_fit_is_refused(runs: Runs, tmp_path: Path) -> None:
+    import shutil
+
+    copy = shutil.copytree(runs.paths["language"], tmp_path / "run")
+    other = learn_tokenizer("subwords", ["other text"], vocab=400)
+    (copy / "tokenizer.json").write_text(other.to_json(), encoding="utf-8")
+    with pytest.raises(RunError, match="does not fit the run's model"):
+        load_text_model(copy)
+    (copy / "tokenizer.json").unlink()
+    with pytest.raises(RunError, match="is not a tokenizer"):
+        load_text_model(copy)
+
+
+def test_settings_are_checked() -> None:
+    module = plug.load("vitrail.model", "language")
+    with pytest.raises(SpecError, match="heads of an even width"):
+        module.Spec.parse({"width": 15, "heads": 5})
+    assert module.Spec.parse({"width": 15, "heads": 5, "position": "learned"}).heads == 5
