@@ -1,4 +1,4 @@
-"""A language model of ours and the same one in transformers: GPT-2 with learned positions, GPT-NeoX with rotary ones."""
+"""A language model and the same one in transformers: GPT-2 with learned positions, GPT-NeoX with rotary ones."""
 
 from __future__ import annotations
 
