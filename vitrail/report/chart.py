@@ -13,6 +13,7 @@ from vitrail.report.percent import percent
 
 WIDTH, HEIGHT = 520, 260
 LEFT, RIGHT, TOP, BOTTOM = 62, 12, 12, 38
+SECOND_RIGHT = 58  # with a second axis
 MAX_POINTS = 400  # per line; more would not be visible
 NUM_COLOURS = 6
 
@@ -25,7 +26,21 @@ class Line(NamedTuple):
     dots: bool = False
 
 
-def line_chart(lines: Sequence[Line], *, x_label: str, y_label: str, as_percent: bool = False) -> Markup | None:
+class SecondAxis(NamedTuple):
+    """The same values in another unit, on the right: its label, and how many of it the first unit is."""
+
+    label: str
+    factor: float
+
+
+def line_chart(
+    lines: Sequence[Line],
+    *,
+    x_label: str,
+    y_label: str,
+    as_percent: bool = False,
+    second_axis: SecondAxis | None = None,
+) -> Markup | None:
     """Plot lines in one chart; None without points."""
     lines = [line._replace(points=_thin_out(line.points)) for line in lines if line.points]
     points = [point for line in lines for point in line.points]
@@ -35,8 +50,10 @@ def line_chart(lines: Sequence[Line], *, x_label: str, y_label: str, as_percent:
     low, high = min(y for _, y in points), max(y for _, y in points)
     ticks = _ticks(low, high, maximum=1.0 if as_percent else None)
     low, high = min(low, ticks[0]), max(high, ticks[-1])
-    plot = _Plot(right, low, high)
+    plot = _Plot(right, low, high, margin=RIGHT if second_axis is None else SECOND_RIGHT)
     parts = [plot.frame(x_label, y_label, [(tick, _format(tick, as_percent)) for tick in ticks])]
+    if second_axis is not None:
+        parts.append(plot.second_axis(second_axis))
     for index, line in enumerate(lines):
         path = " ".join(f"{plot.x(x):.1f},{plot.y(y):.1f}" for x, y in line.points)
         colour = f"c{index % NUM_COLOURS}"
@@ -47,11 +64,12 @@ def line_chart(lines: Sequence[Line], *, x_label: str, y_label: str, as_percent:
                     colour,
                     f"{plot.x(x):.1f}",
                     f"{plot.y(y):.1f}",
-                    f"{line.name}: {_format(y, as_percent)} at {x_label} {x:,.0f}",
+                    f"{line.name}: {_describe(y, as_percent, second_axis)} at {x_label} {x:,.0f}",
                 )
                 for x, y in line.points
             ]
-    ends = "; ".join(f"{line.name} ends at {_format(line.points[-1][1], as_percent)}" for line in lines)
+    last = ((line.name, line.points[-1][1]) for line in lines)
+    ends = "; ".join(f"{name} ends at {_describe(y, as_percent, second_axis)}" for name, y in last)
     return _svg(parts, f"{y_label} by {x_label}: {ends}.")
 
 
@@ -108,12 +126,13 @@ def scatter_chart(points: Sequence[tuple[float, float]], *, half_width: float | 
 class _Plot:
     """Maps values to positions in the chart."""
 
-    def __init__(self, right: float, low: float, high: float, *, left: float = 0.0) -> None:
+    def __init__(self, right: float, low: float, high: float, *, left: float = 0.0, margin: int = RIGHT) -> None:
         self.left, self.right = left, right if right > left else left + 1.0
         self.low, self.high = low, high if high > low else low + 1.0
+        self.end = WIDTH - margin
 
     def x(self, value: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * (value - self.left) / (self.right - self.left)
+        return LEFT + (self.end - LEFT) * (value - self.left) / (self.right - self.left)
 
     def y(self, value: float) -> float:
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - self.low) / (self.high - self.low)
@@ -130,7 +149,7 @@ class _Plot:
         """Labelled axes with a grid line at each tick; by default, the x axis is divided into quarters."""
         row = Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/><text x="{}" y="{}" class="end">{}</text>')
         parts = [
-            row.format(LEFT, WIDTH - RIGHT, *[f"{self.y(value):.1f}"] * 2, LEFT - 6, f"{self.y(value) + 4:.1f}", text)
+            row.format(LEFT, self.end, *[f"{self.y(value):.1f}"] * 2, LEFT - 6, f"{self.y(value) + 4:.1f}", text)
             for value, text in ticks
         ]
         if x_ticks is None:
@@ -146,9 +165,23 @@ class _Plot:
             for value, text in x_ticks
         ]
         centred = Markup('<text x="{}" y="{}" class="middle">{}</text>')
-        parts.append(centred.format((LEFT + WIDTH) / 2, HEIGHT - 4, x_label))
+        parts.append(centred.format((LEFT + self.end + RIGHT) / 2, HEIGHT - 4, x_label))
         rotated = Markup('<text class="middle" transform="translate(12 {}) rotate(-90)">{}</text>')
         parts.append(rotated.format((HEIGHT - BOTTOM) / 2, y_label))
+        return Markup("").join(parts)
+
+    def second_axis(self, axis: SecondAxis) -> Markup:
+        """The axis on the right, with a short line at each of its own round numbers."""
+        low, high = self.low * axis.factor, self.high * axis.factor
+        ticks = [tick for tick in _ticks(low, high, maximum=None) if low - 1e-9 <= tick <= high + 1e-9]
+        row = Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/><text x="{}" y="{}">{}</text>')
+        parts = []
+        for tick in ticks:
+            y = self.y(tick / axis.factor)
+            text = _format(tick, as_percent=False)
+            parts.append(row.format(self.end, self.end + 5, f"{y:.1f}", f"{y:.1f}", self.end + 8, f"{y + 4:.1f}", text))
+        rotated = Markup('<text class="middle" transform="translate({} {}) rotate(90)">{}</text>')
+        parts.append(rotated.format(WIDTH - 10, (HEIGHT - BOTTOM) / 2, axis.label))
         return Markup("").join(parts)
 
 
@@ -172,6 +205,12 @@ def _ticks(low: float, high: float, *, maximum: float | None) -> list[float]:
     first, last = math.floor(low / step), math.ceil(high / step)
     ticks = [number * step for number in range(first, last + 1)]
     return [tick for tick in ticks if maximum is None or tick <= maximum + 1e-9]
+
+
+def _describe(value: float, as_percent: bool, second_axis: SecondAxis | None) -> str:
+    """A value in words, in both units if there are two."""
+    text = _format(value, as_percent)
+    return text if second_axis is None else f"{text} ({value * second_axis.factor:.3g} {second_axis.label})"
 
 
 def _format(value: float, as_percent: bool) -> str:

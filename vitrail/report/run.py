@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+from markupsafe import Markup
 
 from vitrail.contract import Classifier
 from vitrail.data.check import KINDS
@@ -17,7 +20,7 @@ from vitrail.errors import RunError, brief
 from vitrail.files import write_text
 from vitrail.metric.calibration import Bin
 from vitrail.pages import render_template
-from vitrail.report.chart import Line, line_chart, reliability_chart
+from vitrail.report.chart import Line, SecondAxis, line_chart, reliability_chart
 from vitrail.report.overlay import render_overlay
 from vitrail.report.percent import percent, percent_range
 from vitrail.report.thumbnails import Thumbnails
@@ -25,6 +28,7 @@ from vitrail.run.artefact import load
 from vitrail.run.calibrate import read_calibration
 from vitrail.run.directory import FOLDS, METRICS, stored_config
 from vitrail.run.predictions import PREDICTIONS, SUMMARY, SUSPECT_RATIO, PredictionRow, read_predictions, suspects
+from vitrail.run.text_model import TEXT_KINDS
 
 REPORT, OUT_OF_FOLD = "report.html", "out_of_fold.csv"
 SMALL_SIDE, LARGE_SIDE = 96, 176  # pixels of thumbnails
@@ -34,6 +38,13 @@ NUM_ERRORS, NUM_SUSPECTS = 12, 24
 MAX_CLASSES = 40  # in the confusion matrix
 DATA_CHECK = re.compile(r"The data check found [^.]*\.\s*")  # has its own section
 WEAK_RECALL = 0.7  # below which the page warns about a class
+BITS = SecondAxis("bits per token", 1 / math.log(2))
+VAL_SCORES = {
+    "val_top1": "validation accuracy",
+    "val_map": "validation mean average precision",
+    "val_accuracy": "validation accuracy on hidden tokens",
+    "val_token_accuracy": "validation accuracy on next tokens",
+}
 
 
 def write_report(path: Path, source: Source, *, model: Classifier | None = None) -> None:
@@ -98,14 +109,16 @@ def read_files(path: Path, *, kind: str) -> dict[str, Any]:
         found = config.get("kind", "classification")
         if found != kind:
             raise ValueError(f"a run of the kind {found}, not {kind}")
-        split = "test" if "test" in document else "val"
+        facts, result = document["facts"], document["result"]
+        scores = result if kind in TEXT_KINDS else document
+        split = "test" if scores.get("test") else "val"
         metrics = [json.loads(line) for line in _read_lines(path / METRICS)]
         folds = json.loads((path / FOLDS).read_text(encoding="utf-8")) if (path / FOLDS).is_file() else None
-        facts, result, summary = document["facts"], document["result"], document[split]
+        summary = scores[split]
         findings = None if facts["findings"] is None else _group_findings(facts["findings"])
         for each in metrics:
             each["step"] = float(each["step"])
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise RunError(
             f"{path} is not a finished run.",
             got=brief(error),
@@ -135,20 +148,27 @@ def _group_findings(findings: Sequence[Sequence[str]]) -> list[tuple[str, str, i
     return [(kind, KINDS.get(kind, ""), num, examples[kind]) for kind, num in counts.most_common()]
 
 
-def training_charts(runs: Sequence[tuple[str, Sequence[dict[str, Any]]]]) -> list[Any]:
-    """Charts of losses and of scores by step, for one run or several."""
+def training_charts(
+    runs: Sequence[tuple[str, Sequence[dict[str, Any]]]], *, per_token: bool = False
+) -> list[tuple[Markup, list[str]]]:
+    """Charts of losses and of scores by step, for one run or several; losses `per_token` in nats and in bits."""
     losses, scores, errors = [], [], []
     for name, metrics in runs:
         for key, title in (("loss", "training loss"), ("val_loss", "validation loss")):
             if len(runs) == 1 or key == "val_loss":
                 losses.append(Line(name or title, _points(metrics, key), dots=key == "val_loss"))
-        for key, title in (("val_top1", "validation accuracy"), ("val_map", "validation mean average precision")):
+        for key, title in VAL_SCORES.items():
             scores.append(Line(name or title, _points(metrics, key), dots=True))
         errors.append(Line(name or "validation mean absolute error", _points(metrics, "val_mae"), dots=True))
     charts = []
-    for lines, y_label, as_percent in ((losses, "loss", False), (scores, "score", True), (errors, "error", False)):
+    loss_label, second_axis = ("nats per token", BITS) if per_token else ("loss", None)
+    for lines, y_label, as_percent, second in (
+        (losses, loss_label, False, second_axis),
+        (scores, "score", True, None),
+        (errors, "error", False, None),
+    ):
         plotted = [line for line in lines if line.points]
-        chart = line_chart(plotted, x_label="step", y_label=y_label, as_percent=as_percent)
+        chart = line_chart(plotted, x_label="step", y_label=y_label, as_percent=as_percent, second_axis=second)
         if chart is not None:
             charts.append((chart, [line.name for line in plotted]))
     return charts
