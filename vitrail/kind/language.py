@@ -20,7 +20,7 @@ from vitrail.metric.tokens import bits, mean_per_token, normal_interval
 from vitrail.objective.next_token import NextToken
 from vitrail.report.language import write_language_report
 from vitrail.run.text_card import language_card
-from vitrail.run.text_model import TextModel
+from vitrail.run.text_model import TextModel, load_text_model
 from vitrail.training.evaluation import Answers, ProgressCallback
 from vitrail.training.recipe.text.evaluation import TextEvaluation, answer_table, open_split, run_settings
 from vitrail.training.recipe.text.finish import answer_splits, write_text_run
@@ -152,6 +152,9 @@ def evaluate(
     )
 
 
-def write_report(path: Path, source: Source, *, model: Any = None) -> None:
+def write_report(path: Path, source: Source, *, model: Model | None = None) -> None:
     """Write the page of a run."""
-    write_language_report(path, source, model=model)
+    assert isinstance(source, Table)
+    opened = load_text_model(path, model=model)
+    texts = corpus_texts(source, "val", run_settings(opened).val_share)
+    write_language_report(opened, encode(source, texts, opened.tokenizer, opened.context))

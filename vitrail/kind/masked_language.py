@@ -22,7 +22,7 @@ from vitrail.objective.masked_tokens import MaskedTokens
 from vitrail.report.masked_language import write_masked_report
 from vitrail.run.calibrate import calibrate, write_calibration
 from vitrail.run.text_card import masked_card
-from vitrail.run.text_model import TextModel
+from vitrail.run.text_model import TextModel, load_text_model
 from vitrail.training.evaluation import Answers, ProgressCallback
 from vitrail.training.recipe.text.evaluation import TextEvaluation, answer_table, open_split, run_settings
 from vitrail.training.recipe.text.finish import answer_splits, write_text_run
@@ -211,6 +211,10 @@ def evaluate(
     )
 
 
-def write_report(path: Path, source: Source, *, model: Any = None) -> None:
+def write_report(path: Path, source: Source, *, model: Model | None = None) -> None:
     """Write the page of a run."""
-    write_masked_report(path, source, model=model)
+    assert isinstance(source, Table)
+    opened = load_text_model(path, model=model)
+    texts = corpus_texts(source, "val", run_settings(opened).val_share)
+    val = lines(source, texts, opened.tokenizer, context=opened.context)
+    write_masked_report(opened, val, line_preparation(opened.model, opened.tokenizer))

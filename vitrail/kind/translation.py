@@ -220,6 +220,6 @@ def evaluate(
     return TextEvaluation(kind="translation", split=chosen, scores=scores, learned_from=learned_from)
 
 
-def write_report(path: Path, source: Source, *, model: Any = None) -> None:
+def write_report(path: Path, source: Source, *, model: Model | None = None) -> None:  # noqa: ARG001 - files do
     """Write the page of a run."""
-    write_translation_report(path, source, model=model)
+    write_translation_report(path)

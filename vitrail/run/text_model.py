@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from vitrail.contract import Model
 from vitrail.data.text.tokenizer import FILE, Ids, Tokenizer, read_tokenizer
 from vitrail.errors import DataError, RunError
 from vitrail.run.artefact import load_network, open_run
@@ -47,8 +48,10 @@ class TextModel(NamedTuple):
         return torch.from_numpy(np.asarray(ids, dtype=np.int64))[None]
 
 
-def load_text_model(path: str | Path, *, kinds: tuple[str, ...] = tuple(TEXT_KINDS)) -> TextModel:
-    """Load the model of a run on text; a run of another kind is refused by name."""
+def load_text_model(
+    path: str | Path, *, kinds: tuple[str, ...] = tuple(TEXT_KINDS), model: Model | None = None
+) -> TextModel:
+    """Load the model of a run on text, unless it is in memory already; a run of another kind is refused by name."""
     path = Path(path)
     config, _ = open_run(path)
     kind = str(config.get("kind", "classification"))
@@ -59,11 +62,12 @@ def load_text_model(path: str | Path, *, kinds: tuple[str, ...] = tuple(TEXT_KIN
             hint=f"{TEXT_KINDS[kind]} with this run." if kind in TEXT_KINDS else "vitrail predict with images.",
         )
     tokenizer = read_tokenizer(path / FILE)
-    model: Any = load_network(path, config)
-    if tokenizer.num_tokens > model.spec.vocab:
+    model = load_network(path, config) if model is None else model.cpu().eval()
+    vocab: int = model.spec.vocab  # type: ignore[attr-defined]
+    if tokenizer.num_tokens > vocab:
         raise RunError(
             f"{path / FILE} does not fit the run's model.",
-            got=f"{tokenizer.num_tokens:,} tokens, {model.spec.vocab:,} in the model.",
+            got=f"{tokenizer.num_tokens:,} tokens, {vocab:,} in the model.",
             hint="the tokenizer.json that the run was trained with.",
         )
     return TextModel(path, kind, model, tokenizer, config)
