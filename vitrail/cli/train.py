@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -102,18 +103,47 @@ def _print_rates(rates: Any) -> None:
     print(f"Try lr={rates.lr:.1e}")
 
 
-def _describe_score(score: dict[str, Any]) -> tuple[str, str]:
-    """A score and its interval, for people."""
+def _describe_score(split: str, score: dict[str, Any]) -> str:
+    """A score, what it was measured on and its interval, for people."""
+    if "loss" in score:
+        return _describe_text_score(split, score)
+    images = "training images, by cross-validation" if score.get("cross_validated") else f"{split} images"
+    num = f" on {score['n']:,} {images}"
     if "mae" in score:
         if score["mae"] is None:
-            return "no finite predictions", ""
-        low, high = score["interval"]
+            return f"no finite predictions{num}"
+        interval = _describe_interval(score["interval"], lambda ends: f"{ends[0]:.4g} to {ends[1]:.4g}")
         r2 = "" if score["r2"] is None else f", R2 {score['r2']:.3f}"
-        return f"mean absolute error {score['mae']:.4g}", f" (95 % interval {low:.4g} to {high:.4g}){r2}"
+        return f"mean absolute error {score['mae']:.4g}{num}{interval}{r2}"
     name = "accuracy" if "top1" in score else "mean average precision"
     value = score.get("top1", score.get("map", 0.0))
-    interval = f" (95 % interval {percent_range(score['interval'], 2)})" if "interval" in score else ""
-    return f"{name} {percent(value, 2)}", interval
+    return f"{name} {percent(value, 2)}{num}" + _describe_interval(
+        score.get("interval"), lambda ends: percent_range(ends, 2)
+    )
+
+
+def _describe_text_score(split: str, score: dict[str, Any]) -> str:
+    if "languages" in score:
+        return "; ".join(_describe_translations(split, *each) for each in score["languages"].items())
+    if "baselines" in score:
+        interval = _describe_interval(score["accuracy_interval"], percent_range)
+        unigram, trigram = (percent(score["baselines"][name]["accuracy"]) for name in ("unigram", "trigram"))
+        value = f"accuracy {percent(score['accuracy'])} on {score['n']:,} hidden {split} tokens"
+        return f"{value}{interval}; most frequent token {unigram}, by neighbours {trigram}"
+    if score["loss"] is None:
+        return f"no finite loss on {score['n']:,} {split} tokens"
+    value = f"{score['loss']:.3f} nats per token ({score['bits']:.3f} bits) on {score['n']:,} {split} tokens"
+    return value + _describe_interval(score["interval"], lambda ends: f"{ends[0]:.3f} to {ends[1]:.3f}")
+
+
+def _describe_interval(interval: Sequence[float] | None, describe: Callable[[Sequence[float]], str]) -> str:
+    return "" if interval is None else f" (95 % interval {describe(interval)})"
+
+
+def _describe_translations(split: str, language: str, score: dict[str, Any]) -> str:
+    interval = _describe_interval(score["interval"], lambda ends: f"{ends[0]:.1f} to {ends[1]:.1f}")
+    value = f"BLEU {score['bleu']:.1f} ({language}) on {score['n']:,} {split} sentences"
+    return f"{value}{interval}, chrF {score['chrf']:.1f}"
 
 
 def _print_result(result: Any, *, scores: bool) -> None:
@@ -123,9 +153,7 @@ def _print_result(result: Any, *, scores: bool) -> None:
         return
     for split, score in (("validation", result.val), ("test", result.test)):
         if score:
-            images = "training images, by cross-validation" if score.get("cross_validated") else f"{split} images"
-            value, interval = _describe_score(score)
-            print(f"{value} on {score['n']:,} {images}{interval}")
+            print(_describe_score(split, score))
     if result.folds:
         folds = result.folds
         print(
