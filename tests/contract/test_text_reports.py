@@ -18,6 +18,8 @@ from vitrail import plug
 from vitrail.data.text.tokenizer import learn_tokenizer
 from vitrail.errors import RunError
 from vitrail.kind import language, masked_language, translation
+from vitrail.report import language as language_report
+from vitrail.report import masked_language as masked_report
 from vitrail.report.percent import percent, percent_range
 from vitrail.report.run import read_files, training_charts
 from vitrail.report.tokens import coloured_text, costly_tokens, token_texts, visible
@@ -79,6 +81,22 @@ def test_translation_numbers(home: Path) -> None:
         assert score["signature"] in page
         assert score["signature_lowercase"] in page
     assert page.count("<dt>reference</dt>") == 12, "six sentences to two languages"
+
+
+@pytest.mark.parametrize("recipe", ["language", "masked_language"])
+def test_the_measured_losses_are_those_of_the_result(home: Path, recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All validation windows and lines are few enough to be measured."""
+    measured = []
+    module = {"language": language_report, "masked_language": masked_report}[recipe]
+    monkeypatch.setattr(module, "costly_tokens", lambda ids, losses, _: measured.append((ids, losses)) or [])
+    (run_of(home, recipe) / "report.html").unlink()
+    learn_text(home, recipe)
+    (run_of(home, recipe) / "report.html").unlink()
+    monkeypatch.undo()
+    learn_text(home, recipe)
+    ((ids, losses),) = measured
+    assert len(ids) == len(losses) == val_of(home, recipe)["n"]
+    assert sum(losses) / len(losses) == pytest.approx(val_of(home, recipe)["loss"], rel=1e-5)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
