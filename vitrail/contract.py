@@ -146,6 +146,21 @@ class Classifier(Model):
         self.about = replace(self.about, **fields)
 
 
+class TokenSpec(Spec):
+    """What the specifications of all models of text declare."""
+
+    vocab: PositiveInt
+    context: PositiveInt
+
+
+class TokenModel(Model):
+    """A model of text: token ids in, logits for each token of the vocabulary out."""
+
+    spec: TokenSpec
+    logits: Callable[[Tensor], Tensor]
+    """From encoded or decoded tokens to logits."""
+
+
 class Objective(nn.Module):
     """What training minimises; it may own parameters, such as a decoder or a projection."""
 

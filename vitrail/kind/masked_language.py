@@ -15,9 +15,9 @@ from vitrail.data.prepare.text import HIDDEN_RATE, Hiding, TextPreparation
 from vitrail.data.table import Source, Table
 from vitrail.data.text.corpus import open_corpus
 from vitrail.data.text.encoded import EncodedTable, lines
-from vitrail.data.text.tokenizer import MASK, Tokenizer
+from vitrail.data.text.tokenizer import MASK, UNKNOWN, Tokenizer
 from vitrail.metric.ngram import EDGE, NeighbourCounts
-from vitrail.metric.tokens import bits, mean_per_token, normal_interval
+from vitrail.metric.tokens import bits, fraction_interval, mean_per_token, normal_interval
 from vitrail.objective.masked_tokens import MaskedTokens
 from vitrail.report.masked_language import write_masked_report
 from vitrail.run.calibrate import calibrate, write_calibration
@@ -85,7 +85,8 @@ def preparation(task: Task, model: Model, *, training: bool) -> TextPreparation:
 def line_preparation(model: Model, tokenizer: Tokenizer, *, training: bool = False) -> TextPreparation:
     """Lines with hidden tokens."""
     context: int = model.spec.context  # type: ignore[attr-defined]
-    hiding = Hiding(mask=tokenizer.special(MASK), vocab=min(tokenizer.special_ids - {0}))
+    unknown = tokenizer.special(UNKNOWN)
+    hiding = Hiding(mask=tokenizer.special(MASK), vocab=min(tokenizer.special_ids - {unknown}), unknown=unknown)
     return TextPreparation(
         fields=("text", "target"), context=context, pad=tokenizer.pad, training=training, hiding=hiding
     )
@@ -134,7 +135,7 @@ def score_answers(answers: Answers) -> dict[str, Any]:
         return {"accuracy": 0.0, "accuracy_interval": None, "loss": None, "bits": None, "n": num, "interval": None}
     return {
         "accuracy": accuracy,
-        "accuracy_interval": _as_list(normal_interval(accuracy, accuracy_error)),
+        "accuracy_interval": list(fraction_interval(accuracy, accuracy_error, num)),
         "loss": loss,
         "bits": bits(loss),
         "n": num,
@@ -168,7 +169,8 @@ def score_baselines(
     found = {}
     for column, name in enumerate(("unigram", "trigram")):
         accuracy, error = mean_per_token(columns[:, column], columns[:, 2])
-        found[name] = {"accuracy": accuracy, "interval": _as_list(normal_interval(accuracy, error))}
+        interval = fraction_interval(accuracy, error, int(columns[:, 2].sum().item()))
+        found[name] = {"accuracy": accuracy, "interval": list(interval)}
     return found
 
 
@@ -178,11 +180,11 @@ def calibrate_model(model: Model, table: EncodedTable, prepare: TextPreparation)
     read = prepare.reader(table)
     rows: list[torch.Tensor] = []
     labels: list[int] = []
-    model.eval()
+    device = next(model.eval().parameters()).device
     for item in table:
         text, target = (torch.from_numpy(each) for each in read(item))
         hidden = target != prepare.pad
-        rows.append(model(text[None])[0][hidden].float())
+        rows.append(model(text[None].to(device))[0].cpu()[hidden].float())
         labels += target[hidden].tolist()
         if len(labels) >= MAX_CALIBRATION:
             break

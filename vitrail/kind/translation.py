@@ -17,6 +17,7 @@ from vitrail.data.text.tokenizer import Tokenizer
 from vitrail.errors import DataError
 from vitrail.metric.tokens import mean_per_token
 from vitrail.metric.translation import score_translations
+from vitrail.model.seq2seq import Seq2Seq
 from vitrail.objective.translate import Translate
 from vitrail.report.translation import write_translation_report
 from vitrail.run.text_card import translation_card
@@ -141,7 +142,11 @@ def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
             )
         )
         loss, _ = mean_per_token(each["loss"], each["units"])
-        scores[split] = {**score_rows(translated, settings.targets), "loss": loss if np.isfinite(loss) else None}
+        scores[split] = {
+            **score_rows(translated, settings.targets),
+            "loss": loss if np.isfinite(loss) else None,
+            "dropped": table.num_dropped,
+        }
         rows += translated
     if task.world.is_rank_zero:
         write_translations(task.run / TRANSLATIONS, rows)
@@ -163,10 +168,11 @@ def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
 
 
 def translate_table(
-    model: Any, table: EncodedTable, split: str, *, beam: int, progress: Any = None
+    model: Model, table: EncodedTable, split: str, *, beam: int, progress: ProgressCallback | None = None
 ) -> list[TranslationRow]:
     """Translate all sources of a table."""
-    model = model.eval()
+    assert isinstance(model, Seq2Seq)
+    model.eval()
     sources = [table.content(index)[0] for index in range(len(table))]
     translations = translate_all(model, table.tokenizer, sources, beam=beam, progress=progress)
     return [

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.metric.interval import Z_TWO_SIDED_95, Interval
+from vitrail.metric.interval import Z_TWO_SIDED_95, Interval, wilson_interval
 from vitrail.metric.score import Metric, Score
 
 
@@ -47,6 +47,12 @@ def normal_interval(mean: float, error: float) -> Interval | None:
     if not math.isfinite(mean) or not math.isfinite(error):
         return None
     return mean - Z_TWO_SIDED_95 * error, mean + Z_TWO_SIDED_95 * error
+
+
+def fraction_interval(value: float, error: float, num: int) -> Interval:
+    """The 95 % interval of a fraction of `num` tokens: Wilson's, with as many tokens as the standard error is worth."""
+    effective = value * (1 - value) / error**2 if 0 < value < 1 and 0 < error < math.inf else float(num)
+    return wilson_interval(value * effective, effective)
 
 
 def bits(nats: float) -> float:

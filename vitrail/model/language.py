@@ -23,7 +23,7 @@ from vitrail.nn.rotary import check_rotary
 from vitrail.tokens import Layout, Tokens
 
 
-class Spec(spec.Spec):
+class Spec(contract.TokenSpec):
     """Everything that determines what a language model computes."""
 
     vocab: PositiveInt = 256
@@ -53,7 +53,7 @@ class Spec(spec.Spec):
         return Layout(grid=(self.context,))
 
 
-class LanguageModel(contract.Model):
+class LanguageModel(contract.TokenModel):
     """`forward` maps token ids to logits for each token of the vocabulary, at every place."""
 
     TAKES = ("text",)

@@ -23,7 +23,7 @@ from vitrail.nn.rotary import check_rotary
 from vitrail.tokens import Layout, Tokens
 
 
-class Spec(spec.Spec):
+class Spec(contract.TokenSpec):
     """Everything that determines what an encoder-decoder computes."""
 
     vocab: PositiveInt = 256
@@ -54,7 +54,7 @@ class Spec(spec.Spec):
         return Layout(grid=(self.context,))
 
 
-class Seq2Seq(contract.Model):
+class Seq2Seq(contract.TokenModel):
     """`forward` maps source ids and the target ids so far to logits for each next target token."""
 
     TAKES = ("source", "target")

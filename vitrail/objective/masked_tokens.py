@@ -6,8 +6,6 @@ evaluation, for any number of processes.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -43,9 +41,9 @@ class MaskedTokens(contract.Objective):
         """The loss of each sample, and how many of its hidden tokens are predicted correctly."""
         target = fields["target"]
         hidden = target != self.pad
-        network: Any = model
-        encoded = network.encode(network.tokenize(fields["text"])).x
-        logits = network.logits(encoded[hidden]).float()  # of hidden tokens only: the vocabulary is large
+        assert isinstance(model, contract.TokenModel)
+        encoded = model.encode(model.tokenize(fields["text"])).x
+        logits = model.logits(encoded[hidden]).float()  # of hidden tokens only: the vocabulary is large
         rows = hidden.nonzero()[:, 0]
         zeros = logits.new_zeros(len(target))
         losses = zeros.index_add(0, rows, F.cross_entropy(logits, target[hidden], reduction="none"))

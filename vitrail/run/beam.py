@@ -1,4 +1,7 @@
-"""Beam search with length normalisation (Wu et al., arXiv 1609.08144, section 7)."""
+"""Beam search with length normalisation (Wu et al., arXiv 1609.08144, section 7).
+
+The log probability of a hypothesis is divided by ((5 + length) / 6) ^ penalty, or short ones would always win.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Int64
 from torch import Tensor
+
+from vitrail.contract import TokenModel
+from vitrail.model.seq2seq import Seq2Seq
 
 BEAM = 5
 LENGTH_PENALTY = 1.0
@@ -20,9 +26,17 @@ class Hypothesis(NamedTuple):
     score: float
 
 
+class Beginning(NamedTuple):
+    """An unfinished translation: the row of the batch that it extends by a token, and its log probability."""
+
+    row: int
+    token: int
+    score: float
+
+
 @torch.inference_mode()
 def beam_search(
-    model: Any,
+    model: TokenModel,
     source: Int64[Tensor, "B M"],
     *,
     start: int,
@@ -36,11 +50,13 @@ def beam_search(
     Each source keeps its `beam` most likely beginnings. It is done as soon as none of them can become better than its
     best finished one. A beam of 1 is greedy search.
     """
-    batch = len(source)
+    assert isinstance(model, Seq2Seq)
+    batch, device = len(source), source.device
     limit = min(model.spec.context - 1, 2 * source.shape[1] + EXTRA_TOKENS)
-    caches = tuple(_take(cache, torch.arange(batch).repeat_interleave(beam)) for cache in model.start(source))
-    ids = torch.full((batch * beam, 1), start)
-    scores = torch.full((batch, beam), -torch.inf)
+    repeated = torch.arange(batch, device=device).repeat_interleave(beam)
+    caches = tuple(_take(cache, repeated) for cache in model.start(source))
+    ids = torch.full((batch * beam, 1), start, device=device)
+    scores = torch.full((batch, beam), -torch.inf, device=device)
     scores[:, 0] = 0.0  # at first all beginnings of a source are the same
     finished: list[list[Hypothesis]] = [[] for _ in range(batch)]
     active = list(range(batch))  # the sources that the rows belong to
@@ -51,55 +67,34 @@ def beam_search(
         vocab = logits.shape[1]
         totals = scores[:, :, None] + logits.log_softmax(dim=1).view(len(active), beam, vocab)
         # Twice as many as needed: at most half of them end here.
-        best, flat = totals.flatten(1).topk(min(2 * beam, beam * vocab), dim=1)
-        rows: list[int] = []
-        tokens: list[int] = []
-        kept_scores: list[list[float]] = []
-        kept: list[int] = []
+        best, flat = (each.tolist() for each in totals.flatten(1).topk(min(2 * beam, beam * vocab), dim=1))
+        normal_length, longest = (((5 + each) / 6) ** length_penalty for each in (length, limit))
+        kept: dict[int, list[Beginning]] = {}
         for number, index in enumerate(active):
-            chosen: list[tuple[int, int, float]] = []
-            for score, place in zip(best[number].tolist(), flat[number].tolist(), strict=True):
+            begun: list[Beginning] = []
+            for score, place in zip(best[number], flat[number], strict=True):
                 row, token = number * beam + place // vocab, place % vocab
-                if token == end or length == limit:
-                    if len(chosen) < beam:
-                        hypothesis = (*ids[row, 1:].tolist(), *(() if token == end else (token,)))
-                        normalised = score / _normal_length(length, length_penalty)
-                        finished[index].append(Hypothesis(hypothesis, normalised))
-                elif len(chosen) < beam:
-                    chosen.append((row, token, score))
-            if (
-                length == limit
-                or not chosen
-                or _is_done(finished[index], chosen[0][2], length, limit, length_penalty, beam)
-            ):
-                continue
-            chosen += [chosen[-1]] * (beam - len(chosen))
-            kept.append(index)
-            rows += [row for row, _, _ in chosen]
-            tokens += [token for _, token, _ in chosen]
-            kept_scores.append([score for _, _, score in chosen])
+                if token != end and length < limit:
+                    begun.append(Beginning(row, token, score))
+                elif len(begun) < beam:
+                    last = () if token == end else (token,)
+                    finished[index].append(Hypothesis((*ids[row, 1:].tolist(), *last), score / normal_length))
+            if begun and not _is_done(finished[index], begun[0].score / longest, beam):
+                kept[index] = begun[:beam] + [begun[0]._replace(score=-torch.inf)] * (beam - len(begun))
         if not kept:
             break
-        order = torch.tensor(rows)
-        ids = torch.cat([ids[order], torch.tensor(tokens)[:, None]], dim=1)
-        caches = tuple(_take(cache, order) for cache in caches)
-        scores, active = torch.tensor(kept_scores), kept
+        rows = torch.tensor([each.row for begun in kept.values() for each in begun], device=device)
+        tokens = torch.tensor([each.token for begun in kept.values() for each in begun], device=device)
+        ids = torch.cat([ids[rows], tokens[:, None]], dim=1)
+        caches = tuple(_take(cache, rows) for cache in caches)
+        scores = torch.tensor([[each.score for each in begun] for begun in kept.values()], device=device)
+        active = list(kept)
     return [max(each, key=lambda hypothesis: hypothesis.score) for each in finished]
 
 
-def _is_done(
-    finished: list[Hypothesis], best: float, length: int, limit: int, length_penalty: float, beam: int
-) -> bool:
-    """Whether no unfinished beginning, the best of which has this score, can beat the finished ones."""
-    if len(finished) < beam:
-        return False
-    longest = _normal_length(limit if length_penalty > 0 else length, length_penalty)
-    return max(each.score for each in finished) >= best / longest
-
-
-def _normal_length(length: int, penalty: float) -> float:
-    """((5 + length) / 6) ^ penalty: longer hypotheses have lower probabilities."""
-    return ((5 + length) / 6) ** penalty
+def _is_done(finished: list[Hypothesis], best: float, beam: int) -> bool:
+    """Whether no beginning, the best of which may still reach this score, can beat the finished ones."""
+    return len(finished) >= beam and max(each.score for each in finished) >= best
 
 
 def _take(cache: Any, rows: Tensor) -> Any:

@@ -6,17 +6,18 @@ Each token depends on the seed and on the tokens before it, so that with and wit
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitrail.contract import TokenModel
 from vitrail.data.text.tokenizer import Ids
+from vitrail.model.language import LanguageModel
 
 
 def sample_tokens(
-    model: Any,
+    model: TokenModel,
     prompt: Ids,
     *,
     num: int,
@@ -32,11 +33,13 @@ def sample_tokens(
     A temperature of 0 takes the most likely token every time. Once the context is full, the model reads the last half
     of it again and goes on from there.
     """
+    assert isinstance(model, LanguageModel)
     generator = torch.Generator().manual_seed(seed)
     context: int = model.spec.context
     ids = [int(number) for number in prompt][-context:]
     caches = None
     unread = len(ids)
+    device = model.embed.weight.device
     banned = torch.tensor(sorted(forbidden), dtype=torch.int64)
     with torch.inference_mode():
         for _ in range(num):
@@ -44,10 +47,10 @@ def sample_tokens(
                 ids, caches = ids[-(context // 2) :], None
                 unread = len(ids)
             if cached:
-                logits, caches = model.step(torch.tensor([ids[-unread:]]), caches)
+                logits, caches = model.step(torch.tensor([ids[-unread:]], device=device), caches)
             else:
-                logits = model(torch.tensor([ids]))[:, -1]
-            number = draw(logits[0].float().index_fill(0, banned, -torch.inf), temperature, top_k, generator)
+                logits = model(torch.tensor([ids], device=device))[:, -1]
+            number = draw(logits[0].float().cpu().index_fill(0, banned, -torch.inf), temperature, top_k, generator)
             if number == end:
                 return
             yield number

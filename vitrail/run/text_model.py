@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from vitrail.contract import Model
+from vitrail.contract import Model, TokenModel
 from vitrail.data.text.tokenizer import FILE, Ids, Tokenizer, read_tokenizer
 from vitrail.errors import DataError, RunError
 from vitrail.run.artefact import load_network, open_run
@@ -28,7 +28,7 @@ class TextModel(NamedTuple):
 
     path: Path
     kind: str
-    model: Any
+    model: TokenModel
     tokenizer: Tokenizer
     config: dict[str, Any]
 
@@ -62,12 +62,14 @@ def load_text_model(
             hint=f"{TEXT_KINDS[kind]} with this run." if kind in TEXT_KINDS else "vitrail predict with images.",
         )
     tokenizer = read_tokenizer(path / FILE)
-    model = load_network(path, config) if model is None else model.cpu().eval()
-    vocab: int = model.spec.vocab  # type: ignore[attr-defined]
+    network = load_network(path, config) if model is None else model.cpu().eval()
+    if not isinstance(network, TokenModel):
+        raise RunError(f"{path} has no model of text.", got=f"{type(network).__name__}.", hint="another run.")
+    vocab = network.spec.vocab
     if tokenizer.num_tokens > vocab:
         raise RunError(
             f"{path / FILE} does not fit the run's model.",
             got=f"{tokenizer.num_tokens:,} tokens, {vocab:,} in the model.",
             hint="the tokenizer.json that the run was trained with.",
         )
-    return TextModel(path, kind, model, tokenizer, config)
+    return TextModel(path, kind, network, tokenizer, config)

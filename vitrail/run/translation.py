@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 
 from vitrail.data.text.tokenizer import END, START, Ids, Tokenizer
+from vitrail.model.seq2seq import Seq2Seq
 from vitrail.run.beam import BEAM, beam_search
 
 BATCH_SIZE = 32
 
 
 def translate_all(
-    model: Any,
+    model: Seq2Seq,
     tokenizer: Tokenizer,
     sources: Sequence[Ids],
     *,
@@ -25,6 +25,7 @@ def translate_all(
     """The translations of encoded sources, in their order; those of similar length are translated together."""
     order = sorted(range(len(sources)), key=lambda index: -len(sources[index]))
     found: dict[int, str] = {}
+    device = model.embed.weight.device
     for start in range(0, len(order), BATCH_SIZE):
         rows = order[start : start + BATCH_SIZE]
         longest = max(len(sources[row]) for row in rows)
@@ -33,7 +34,7 @@ def translate_all(
             batch[row, : len(sources[index])] = sources[index]
         best = beam_search(
             model,
-            torch.from_numpy(batch),
+            torch.from_numpy(batch).to(device),
             start=tokenizer.special(START),
             end=tokenizer.special(END),
             pad=tokenizer.pad,

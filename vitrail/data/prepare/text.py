@@ -39,12 +39,15 @@ class Hiding:
     mask: int
     vocab: int
     """Random tokens are below this id."""
+    unknown: int = -1
+    """Never hidden: whoever predicts it has predicted nothing."""
     rate: float = HIDDEN_RATE
 
     def apply(self, ids: Ids, rng: np.random.Generator, pad: int) -> tuple[Ids, Ids]:
-        """The text with hidden tokens, and the hidden tokens, `pad` elsewhere; at least one is hidden."""
-        num = max(1, round(self.rate * len(ids)))
-        places = rng.permutation(len(ids))[:num]
+        """The text with hidden tokens, and those tokens, `pad` elsewhere; at least one is hidden if any is known."""
+        known = np.flatnonzero(ids != self.unknown)
+        num = min(len(known), max(1, round(self.rate * len(ids))))
+        places = known[rng.permutation(len(known))[:num]]
         draws = rng.random(num)
         text, target = ids.copy(), np.full_like(ids, pad)
         target[places] = ids[places]

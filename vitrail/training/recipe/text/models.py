@@ -72,8 +72,8 @@ def choose_size(task: Task, sizes: Sequence[Size]) -> Task:
         for larger, size in enumerate(sizes[1:], start=1):
             if left is None:
                 break
-            trial_task = replace(task, new_model=partial(task.new_model, **size.fields))
-            speed = task.measure_speed(task.kind.new_model(trial_task))
+            larger_task = replace(task, new_model=partial(task.new_model, **size.fields))
+            speed = task.measure_speed(task.kind.new_model(larger_task))
             if left * speed < size.epochs * len(task.splits.train):
                 break
             number = larger

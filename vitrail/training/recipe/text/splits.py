@@ -31,7 +31,7 @@ def split_corpus(source: Source, val_share: float) -> CorpusSplits:
     if "val" in texts:
         return CorpusSplits(texts, "The data has its own validation split.")
     texts["train"], texts["val"] = _hold_out_end(texts["train"], val_share)
-    note = f"The last {percent(val_share, 0)} of the text were held out for validation."
+    note = f"The last {percent(val_share, 0)} of the text was held out for validation."
     return CorpusSplits(texts, note)
 
 
