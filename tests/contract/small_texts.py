@@ -44,3 +44,13 @@ def words_of(recipe: str, folder: Path, run: Path, *more: str) -> list[str]:
     data = folder / ("pairs" if recipe == "translate" else "story.txt")
     own = {"language": ("context=16",), "masked_language": ("context=16",), "translate": ("vocab=300", "context=48")}
     return ["train", str(data), "--recipe", recipe, "--run", str(run), *TINY, *FAST, *own[recipe], *more]
+
+
+def write_examples(folder: Path) -> None:
+    """The texts of the documents' commands."""
+    texts = write_texts(folder / "texts")
+    (texts / "story.txt").rename(folder / "captions.txt")
+    (folder / "input.txt").write_text("ROMEO: The sheep and goat are grazing.\n" * 40)
+    (texts / "pairs").rename(folder / "multi30k")
+    for split in ("train", "val", "test"):
+        (folder / "multi30k" / f"{split}.fr").write_text((folder / "multi30k" / f"{split}.en").read_text())

@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 
 from tests.conftest import ROOT, fill
-from tests.contract.small_texts import write_texts
+from tests.contract.small_texts import write_examples
 from tests.forge import Forge
 from vitrail import create_model, errors, export, plug, save_weights, train
 from vitrail.data.augment import Augment
@@ -55,12 +55,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Image.fromarray(random.integers(0, 256, (9, 9, 3), dtype=np.uint8)).resize((320, 240)).save(folder / "dog.jpg")
     rows = [f"pets/train/{('cat', 'dog')[n % 2]}/{n}.jpg,{10 + 3 * n}" for n in range(16)]
     (folder / "ages.csv").write_text("\n".join(["path,age", *rows]))
-    texts = write_texts(folder / "texts")
-    (texts / "story.txt").rename(folder / "captions.txt")
-    (folder / "input.txt").write_text("ROMEO: The sheep and goat are grazing.\n" * 40)
-    (texts / "pairs").rename(folder / "multi30k")
-    for split in ("train", "val", "test"):
-        (folder / "multi30k" / f"{split}.fr").write_text((folder / "multi30k" / f"{split}.en").read_text())
+    write_examples(folder)
     few = ["steps=20", "batch_size=8", "ema=0.0"]
     train(
         folder / "pets",
