@@ -4,8 +4,8 @@
     python benchmarks/translation.py multi30k --minutes 90 --run runs/90 > benchmarks/translation-90.json
 
 The run resumes if it was interrupted. Then the test sentences are translated in four ways: with the average of the
-weights (EMA) or the weights themselves, with a beam of 5 or greedily. BLEU is sacrebleu's: detokenised with case (13a), and
-without case, as the literature on Multi30k has it.
+weights (EMA) or the weights themselves, with a beam of 5 or greedily. BLEU is sacrebleu's: detokenised with case (13a),
+and without case, as the literature on Multi30k has it.
 """
 
 from __future__ import annotations
