@@ -8,7 +8,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from vitrail.data.text.tokenizer import TokenizerKind
-from vitrail.spec import FinitePositive, PartialFraction
+from vitrail.spec import FinitePositive, PartialFraction, PositiveFraction
 from vitrail.training.optim import OptimizerName
 from vitrail.training.recipe.text.models import Size, choose_size
 from vitrail.training.recipe.text.settings import CorpusSettings
@@ -16,9 +16,9 @@ from vitrail.training.task import Outcome, Task
 
 KIND = "language"
 SIZES = (
-    Size(0.0, {"width": 128, "depth": 4, "heads": 4, "hidden": 512}),
-    Size(5.0, {"width": 192, "depth": 6, "heads": 6, "hidden": 768, "dropout_rate": 0.1}),
-    Size(8.0, {"width": 256, "depth": 6, "heads": 8, "hidden": 1024, "dropout_rate": 0.2}),
+    Size(0.0, {"width": 128, "depth": 4, "heads": 2, "hidden": 512}),
+    Size(1.2, {"width": 192, "depth": 6, "heads": 3, "hidden": 768}),
+    Size(6.0, {"width": 256, "depth": 6, "heads": 4, "hidden": 1024, "dropout_rate": 0.1}),
 )
 
 
@@ -33,6 +33,8 @@ class Spec(CorpusSettings):
     weight_decay: float = Field(0.05, ge=0.0)
     warmup: PartialFraction = 0.02
     ema: PartialFraction = 0.99
+    small_side: PositiveFraction = 0.5
+    small_until: PartialFraction = 0.6
 
 
 def train(task: Task) -> Outcome:
