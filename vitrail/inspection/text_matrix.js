@@ -30,7 +30,7 @@ class Matrix {
   measure(rows, columns) {
     const room = (this.canvas.parentElement.clientWidth || 320) - 2, widest = (texts) => Math.min(MAX_LABEL, Math.max(...texts.map((text) => this.width(text))) + 2 * GAP);
     this.context.font = this.font(MAX_CELL);
-    const left = widest(rows), cell = Math.min(MAX_CELL, (room - left) / columns.length);
+    const left = widest(rows), cell = Math.min(MAX_CELL, (room - left) / columns.length, Math.max(1.3 * LABELLED_CELL, MAX_HEIGHT / rows.length));
     this.size = [rows.length, columns.length];
     if (cell < LABELLED_CELL) Object.assign(this, { cell: Math.min(room / columns.length, MAX_HEIGHT / rows.length), left: 0, top: 0 });
     else Object.assign(this, { cell, left, upright: widest(columns) <= cell + GAP, top: Math.max(widest(columns), 2 * GAP + 8) });
