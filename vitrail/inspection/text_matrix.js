@@ -28,12 +28,14 @@ class Matrix {
 
   // The size of a cell, and the room for labels: none where cells are too small for them.
   measure(rows, columns) {
-    const room = (this.canvas.parentElement.clientWidth || 320) - 2, widest = (texts) => Math.min(MAX_LABEL, Math.max(...texts.map((text) => this.width(text))) + 2 * GAP);
+    const room = (this.canvas.parentElement.clientWidth || 320) - 2, widest = (texts) => Math.max(...texts.map((text) => this.width(text)));
     this.context.font = this.font(MAX_CELL);
-    const left = widest(rows), cell = Math.min(MAX_CELL, (room - left) / columns.length, Math.max(1.3 * LABELLED_CELL, MAX_HEIGHT / rows.length));
+    const left = Math.min(MAX_LABEL, widest(rows) + 2 * GAP), cell = Math.min(MAX_CELL, (room - left) / columns.length, Math.max(1.3 * LABELLED_CELL, MAX_HEIGHT / rows.length));
+    this.context.font = this.font(cell);
+    const width = widest(columns), upright = width <= 1.2 * cell;
     this.size = [rows.length, columns.length];
     if (cell < LABELLED_CELL) Object.assign(this, { cell: Math.min(room / columns.length, MAX_HEIGHT / rows.length), left: 0, top: 0 });
-    else Object.assign(this, { cell, left, upright: widest(columns) <= cell + GAP, top: Math.max(widest(columns), 2 * GAP + 8) });
+    else Object.assign(this, { cell, left, upright, top: upright ? 2 * GAP + 8 : Math.min(MAX_LABEL, width + 2 * GAP) });
     return [this.left + columns.length * this.cell + 2, this.top + rows.length * this.cell + 2]; // and the frame's line
   }
 
