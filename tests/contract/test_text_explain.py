@@ -22,6 +22,7 @@ from vitrail.inspection.text_explanation import TextExplanation, explain_text
 from vitrail.nn.attention.full import Attention, CrossAttention
 from vitrail.nn.dot_product import attention_weights
 from vitrail.run.calibrate import read_calibration
+from vitrail.run.fill_mask import fill_masks
 from vitrail.run.text_model import load_text_model
 
 
@@ -152,10 +153,15 @@ def test_a_masked_model_predicts_each_mask_with_calibrated_probabilities(
     ids = opened.tokenizer.encode_marked(TEXTS["masked_language"])
     with torch.no_grad():
         logits = opened.model(torch.tensor([ids.tolist()]))[0, 5]
-    temperature = read_calibration(runs["masked_language"]).temperature
-    assert temperature != 1
-    best = (logits / temperature).softmax(dim=0).max().item()
+    calibration = read_calibration(runs["masked_language"])
+    assert calibration.temperature != 1
+    logits[sorted(opened.tokenizer.special_ids)] = -torch.inf
+    best = (logits / calibration.temperature).softmax(dim=0).max().item()
     assert found.predictions[1].tokens[0][1] == pytest.approx(best, abs=1e-6)
+    filled = fill_masks(opened, TEXTS["masked_language"])  # what vitrail predict prints
+    for mask, prediction in zip(filled.masks, found.predictions, strict=True):
+        assert [token for token, _ in mask] == [token.text for token, _ in prediction.tokens]
+        assert [value for _, value in mask] == pytest.approx([value for _, value in prediction.tokens])
     without = explain_text(opened, "the goat")
     assert without.predictions == ()
     assert without.summary == "no [MASK] in the text"
@@ -222,7 +228,7 @@ def test_outputs_that_are_not_finite_are_refused(runs: dict[str, Path]) -> None:
 def test_tokens_are_shown_with_their_spaces_and_bytes() -> None:
     tokenizer = learn_tokenizer("subwords", ["the goat\tand\nthe goat 🐐"], vocab=260)
     shown = [display_token(tokenizer, number) for number in tokenizer.encode(" the\n\t🐐\x1b")]
-    assert "".join(shown) == "·the↵⇥<F0><9F><90><90>\\x1b"
+    assert "".join(shown) == "␣the↵⇥<F0><9F><90><90>\\x1b"
     assert display_token(tokenizer, tokenizer.special("[MASK]")) == "[MASK]"
 
 

@@ -117,7 +117,7 @@ def test_a_default_is_said_unless_quiet(monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "")
     assert call(monkeypatch, "a 🐐") == 0
     output = capsys.readouterr()
-    assert output.out.splitlines()[0] == "a|·|🐐"
+    assert output.out.splitlines()[0] == "a|␣|🐐"
     assert output.out.splitlines()[2] == "3 tokens, 3 characters (4 UTF-16 units)"
     assert output.err == "Cut by characters, numbered in this text; choose with --tokenizer or --run.\n"
     assert call(monkeypatch, "a 🐐", "--quiet") == 0

@@ -17,7 +17,7 @@ from vitrail.inspection.text_trace import AttentionMap, TextTrace, trace_languag
 from vitrail.model.language import LanguageModel
 from vitrail.model.seq2seq import Seq2Seq
 from vitrail.percent import percent
-from vitrail.run.calibrate import read_calibration
+from vitrail.run.fill_mask import mask_probabilities
 from vitrail.run.text_model import TextModel
 from vitrail.run.translation import translate_one
 
@@ -106,10 +106,8 @@ def explain_text(opened: TextModel, text: str, *, top: int = TOP, to: str | None
     assert isinstance(opened.model, LanguageModel)
     traced = _check(trace_language(opened.model, opened.batch_of_one(ids)))
     if masked:
-        calibration = read_calibration(opened.path, multi_label=False)
         places = [place for place, number in enumerate(ids) if number == tokenizer.special(MASK)]
-        probabilities = calibration.probabilities(traced.logits[places])
-        predictions = _predictions(opened, probabilities, places, None, top)
+        predictions = _predictions(opened, mask_probabilities(opened, traced.logits[places]), places, None, top)
     else:
         predictions = _predictions(opened, traced.logits.softmax(dim=1), range(len(ids)), ids[1:], top)
     return TextExplanation(

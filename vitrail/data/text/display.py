@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from vitrail.data.text.tokenizer import UNKNOWN, Tokenizer, byte_letters
 from vitrail.errors import printable
 
-MARKS = {" ": "·", "\n": "↵", "\t": "⇥"}
+MARKS = {" ": "␣", "\n": "↵", "\t": "⇥"}
 MARKS_ON_COLOUR = {**MARKS, " ": " ", "\n": "↵\n"}
 STRAY_BYTE = re.compile("[\udc80-\udcff]")
 
@@ -38,7 +38,7 @@ def token_spans(tokenizer: Tokenizer, text: str) -> list[TokenSpan]:
 
 
 def display_token(tokenizer: Tokenizer, number: int) -> str:
-    """A token as a page shows it: a space as a dot, part of a character as its bytes, such as <F0><9F>."""
+    """A token as a page shows it: a space as ␣, part of a character as its bytes, such as <F0><9F>."""
     if number in tokenizer.special_ids:
         return tokenizer.label(number)
     content = token_bytes(tokenizer, number)
