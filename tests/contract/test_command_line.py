@@ -70,9 +70,9 @@ def test_help_reads_plainly(verb: str) -> None:
 
 def test_help_of_arguments_and_options() -> None:
     shown = CliRunner().invoke(build_app(), ["explain", "--help"]).stdout
-    assert re.search(r"explain \[OPTIONS\] MODEL IMAGE\.\.\.\n", shown)
+    assert re.search(r"explain \[OPTIONS\] MODEL INPUT\.\.\.\n", shown)
     for line in (
-        r"IMAGE\.\.\. +Images, folders",
+        r"INPUT\.\.\. +Images, folders",
         "--top N +How many",
         "--out PATH +The folder",
         "--class TEXT +A class",

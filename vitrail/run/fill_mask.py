@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from vitrail.data.text.tokenizer import MASK
 from vitrail.errors import DataError
@@ -38,9 +40,7 @@ def fill_masks(opened: TextModel, text: str, *, top: int = 5) -> FilledText:
         raise DataError(
             "there is no gap to fill.", got=f"{text!r}." if text else "an empty text.", hint="'The [MASK] barks'."
         )
-    logits = opened.model(opened.batch_of_one(ids))[0][places].float()
-    logits[:, sorted(tokenizer.special_ids)] = -torch.inf
-    probabilities = read_calibration(opened.path).probabilities(logits)
+    probabilities = mask_probabilities(opened, opened.model(opened.batch_of_one(ids))[0][places])
     best = probabilities.topk(min(top, tokenizer.num_tokens - len(tokenizer.special_ids)), dim=1)
     return FilledText(
         text,
@@ -49,3 +49,9 @@ def fill_masks(opened: TextModel, text: str, *, top: int = 5) -> FilledText:
             for row in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ),
     )
+
+
+def mask_probabilities(opened: TextModel, logits: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
+    """The calibrated probability of each token behind a [MASK], from its logits; special tokens are never there."""
+    special = torch.tensor(sorted(opened.tokenizer.special_ids))
+    return read_calibration(opened.path).probabilities(logits.float().index_fill(1, special, -torch.inf))

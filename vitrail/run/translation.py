@@ -1,15 +1,19 @@
-"""Translating many sentences with a finished model."""
+"""Translating sentences with a finished model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
+from vitrail.data.text.parallel import LANGUAGES, TASK, task_prefix
 from vitrail.data.text.tokenizer import END, START, Ids, Tokenizer
+from vitrail.errors import DataError, RunError
 from vitrail.model.seq2seq import Seq2Seq
-from vitrail.run.beam import BEAM, beam_search
+from vitrail.run.beam import BEAM, Hypothesis, beam_search
+from vitrail.run.text_model import TextModel
 
 BATCH_SIZE = 32
 
@@ -44,3 +48,42 @@ def translate_all(
         if progress is not None:
             progress(len(found), len(sources))
     return [found[index] for index in range(len(sources))]
+
+
+def translate_one(
+    opened: TextModel, sentence: str, *, beam: int = BEAM, to: str | None = None
+) -> tuple[Ids, Hypothesis]:
+    """The ids of a sentence with its task before it and [EOS] after it, and its best translation."""
+    tokenizer = opened.tokenizer
+    if not sentence.strip():
+        raise DataError("there is nothing to translate.", got="an empty text.", hint="a sentence.")
+    text = written_task(opened.config, sentence, to)
+    ids = np.append(tokenizer.encode(text), tokenizer.special(END))
+    with torch.inference_mode():
+        (best,) = beam_search(
+            opened.model,
+            opened.batch_of_one(ids),
+            start=tokenizer.special(START),
+            end=tokenizer.special(END),
+            pad=tokenizer.pad,
+            beam=beam,
+        )
+    return ids, best
+
+
+def written_task(config: dict[str, Any], sentence: str, to: str | None) -> str:
+    """The sentence with its task before it, unless it has one; a language that the run has not learned is refused."""
+    try:
+        settings = config["request"]["settings"]
+        source, targets = str(settings["source"]), [str(each) for each in settings["target"].split(",")]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RunError("the run does not say which languages it translates.", got=f"{error!r}.") from None
+    match = TASK.fullmatch(sentence)
+    if match is not None and to is None:
+        to, sentence = match["target"], match["text"]
+    names = {**{LANGUAGES.get(each, each): each for each in targets}, **{each: each for each in targets}}
+    if to is not None and to not in names:
+        raise DataError(
+            f"this run does not translate to {to}.", got=f"a run for {', '.join(targets)}.", hint=f"--to {targets[0]}."
+        )
+    return task_prefix(source, targets[0] if to is None else names[to]) + sentence.strip()

@@ -1,23 +1,31 @@
-"""Explain predictions: a page and a figure for each image."""
+"""Explain predictions: a page and a figure for each image, or for each text."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vitrail.data.image_files import find_images
-from vitrail.errors import InspectionError
+from vitrail.data.table import SUFFIXES
+from vitrail.data.text.argument import PIPE, TextArgument, looks_like_path, read_argument
+from vitrail.errors import DataError, InspectionError
 from vitrail.files import atomic_write, write_text
 from vitrail.inspection.adopt import adopt
 from vitrail.inspection.drawing import save_figure
 from vitrail.inspection.explanation import TOP
 from vitrail.inspection.explanation import explain as explain_one
+from vitrail.inspection.text_explanation import PlacePrediction, explain_text
+from vitrail.run.artefact import kind_of
 from vitrail.run.open import open_model
+from vitrail.run.text_model import TEXT_KINDS, load_text_model
 
 DPI = 160
+MAX_STEM = 40  # characters of a text in the name of its page
+IMAGE_SUFFIXES = tuple(SUFFIXES)
 
 
 class ExplainedImage(NamedTuple):
@@ -32,38 +40,80 @@ class ExplainedImage(NamedTuple):
     """The prediction in words."""
 
 
+class ExplainedText(NamedTuple):
+    """What a model of text predicts for one text, and the files that explain it."""
+
+    text: str
+    page: Path
+    still: Path
+    predictions: tuple[PlacePrediction, ...]
+    """For the token after the text, or for each [MASK]; none for a translation."""
+    translation: str | None
+    summary: str
+    """The prediction in words."""
+
+
 def explain(
     model: str | Path,
-    images: Sequence[str | Path],
+    inputs: Sequence[str | Path],
     *,
     weights: str | Path | None = None,
     out: str | Path = "explained",
     classes: Sequence[str | int] | None = None,
     methods: Sequence[str] | None = None,
     top: int = TOP,
+    to: str | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> list[ExplainedImage]:
-    """Write a page and a figure for each image into the folder `out`.
+) -> list[ExplainedImage] | list[ExplainedText]:
+    """Write a page and a figure for each image, or for each text if the model is a run on text, into the folder `out`.
 
-    `images` are files, folders, zips or patterns. For `classes`, `methods` and `top` see `vitrail.explain`.
+    Images are files, folders, zips or patterns. For `classes`, `methods` and `top` see `vitrail.explain`. Texts are
+    themselves, paths of text files, or - for standard input; `to` is the language that a translator translates to.
     """
+    folder, words = Path(out), [os.fspath(each) for each in inputs]
+    kind = kind_of(model) if weights is None else None
+    if kind in TEXT_KINDS:
+        given = [name for name, value in (("--class", classes), ("--method", methods)) if value]
+        if given:
+            raise InspectionError(
+                f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} for images.",
+                got=f"a run on text, of the kind {kind}.",
+                hint="the command without.",
+            )
+        return _explain_texts(model, words, _check_folder(folder), top, to, progress)
+    if to is not None:
+        raise InspectionError("--to is for runs that translate.", got=f"--to {to}.", hint="the command without.")
+    for word in words:
+        if _is_text(word):
+            raise DataError(
+                "this model explains images, not text.",
+                got=f"{word!r}.",
+                hint="the path of an image, or a run on text.",
+            )
+    return _explain_images(model, words, folder, weights, classes, methods, top, progress)
+
+
+def _explain_images(
+    model: str | Path,
+    words: Sequence[str],
+    folder: Path,
+    weights: str | Path | None,
+    classes: Sequence[str | int] | None,
+    methods: Sequence[str] | None,
+    top: int,
+    progress: Callable[[int, int], None] | None,
+) -> list[ExplainedImage]:
     network = adopt(open_model(model, weights))
-    folder = Path(out)
-    if folder.exists() and not folder.is_dir():
-        raise InspectionError(f"{folder} is not a folder.", got="a file.", hint="another --out.")
-    items = list(find_images([os.fspath(image) for image in images]))
+    _check_folder(folder)
+    items = list(find_images(words))
     for item in items:  # a bad image fails before anything is written
         network.preprocess.decode(item.content(), name=item.name)
     written: list[ExplainedImage] = []
     for item in items:
         explanation = explain_one(network, item.content(), classes=classes, methods=methods, top=top)
         explanation = replace(explanation, name=Path(item.name).name)
-        folder.mkdir(parents=True, exist_ok=True)
         page = _unique_page(folder, Path(item.name).stem, {each.page for each in written})
-        still = page.with_suffix(".png")
-        write_text(explanation.page(), page, InspectionError)
-        with atomic_write(still, InspectionError) as part:
-            save_figure(explanation.figure(), part, "png", DPI)
+        still = _write(explanation, page)
         explained = tuple(zip(explanation.labels, explanation.probabilities, strict=True))
         label, score = explanation.prediction
         summary = f"{label}, {explanation.score_text(score)}"
@@ -73,8 +123,70 @@ def explain(
     return written
 
 
+def _explain_texts(
+    run: str | Path,
+    words: Sequence[str],
+    folder: Path,
+    top: int,
+    to: str | None,
+    progress: Callable[[int, int], None] | None,
+) -> list[ExplainedText]:
+    opened = load_text_model(run)
+    for word in words:
+        if looks_like_path(word, IMAGE_SUFFIXES):
+            raise DataError(
+                "this run explains text, not images.", got=f"{word}.", hint="a text in quotes, or a run on images."
+            )
+    texts = [_without_last_newline(read_argument(word), word) for word in words]
+    explanations = [explain_text(opened, each.text, top=top, to=to) for each in texts]  # before anything is written
+    written: list[ExplainedText] = []
+    for text, explanation in zip(texts, explanations, strict=True):
+        stem = Path(text.file).stem if text.file else re.sub(r"\W+", "-", text.text)[:MAX_STEM].strip("-") or "text"
+        page = _unique_page(folder, stem, {each.page for each in written})
+        still = _write(explanation, page)
+        shown = explanation.predictions
+        predictions = {"language": shown[-1:], "masked_language": shown}.get(opened.kind, ())
+        written.append(ExplainedText(text.text, page, still, predictions, explanation.translation, explanation.summary))
+        if progress is not None:
+            progress(len(written), len(texts))
+    return written
+
+
+def _write(explanation: Any, page: Path) -> Path:
+    """Write the page and the figure beside it; return the figure's path."""
+    page.parent.mkdir(parents=True, exist_ok=True)
+    still = page.with_suffix(".png")
+    write_text(explanation.page(), page, InspectionError)
+    with atomic_write(still, InspectionError) as part:
+        save_figure(explanation.figure(), part, "png", DPI)
+    return still
+
+
+def _check_folder(folder: Path) -> Path:
+    if folder.exists() and not folder.is_dir():
+        raise InspectionError(f"{folder} is not a folder.", got="a file.", hint="another --out.")
+    return folder
+
+
+def _is_text(word: str) -> bool:
+    """Whether a word is a text rather than a path: several words, of which no file has the name."""
+    if len(word.split()) < 2 or word.lower().endswith(IMAGE_SUFFIXES):
+        return False
+    try:
+        return not Path(word).exists()
+    except (OSError, ValueError):  # too long for a path, or a null byte in it
+        return True
+
+
+def _without_last_newline(argument: TextArgument, word: str) -> TextArgument:
+    """A file and a pipe end with a line break that is not meant."""
+    if argument.file or word == PIPE:
+        return argument._replace(text=argument.text.removesuffix("\n"))
+    return argument
+
+
 def _unique_page(folder: Path, stem: str, taken: set[Path]) -> Path:
-    """A path for the page that no other image of this call has."""
+    """A path for the page that no other input of this call has."""
     page, number = folder / f"{stem}.explained.html", 1
     while page in taken:
         number += 1

@@ -5,17 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-import torch
-
-from vitrail.data.text.parallel import LANGUAGES, TASK, task_prefix
-from vitrail.data.text.tokenizer import END, START
-from vitrail.errors import DataError, RunError
-from vitrail.run.beam import BEAM, beam_search
+from vitrail.data.text.tokenizer import END
+from vitrail.errors import DataError
+from vitrail.run.beam import BEAM
 from vitrail.run.sampling import sample_tokens
 from vitrail.run.text_model import TextModel, load_text_model
+from vitrail.run.translation import translate_one
 
 LENGTH = 300
 TEMPERATURE = 0.8
@@ -116,36 +113,5 @@ def _first_unknown(opened: TextModel, prompt: str) -> str:
 
 def translate(opened: TextModel, sentence: str, *, beam: int = BEAM, to: str | None = None) -> tuple[str, int]:
     """Translate one sentence; the task may be written before it."""
-    tokenizer = opened.tokenizer
-    if not sentence.strip():
-        raise DataError("there is nothing to translate.", got="an empty text.", hint="a sentence.")
-    text = written_task(opened.config, sentence, to)
-    source = opened.batch_of_one(np.append(tokenizer.encode(text), tokenizer.special(END)))
-    with torch.inference_mode():
-        (best,) = beam_search(
-            opened.model,
-            source,
-            start=tokenizer.special(START),
-            end=tokenizer.special(END),
-            pad=tokenizer.pad,
-            beam=beam,
-        )
-    return tokenizer.decode(best.ids), len(best.ids)
-
-
-def written_task(config: dict[str, Any], sentence: str, to: str | None) -> str:
-    """The sentence with its task before it, unless it has one; a language that the run has not learned is refused."""
-    try:
-        settings = config["request"]["settings"]
-        source, targets = str(settings["source"]), [str(each) for each in settings["target"].split(",")]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise RunError("the run does not say which languages it translates.", got=f"{error!r}.") from None
-    match = TASK.fullmatch(sentence)
-    if match is not None and to is None:
-        to, sentence = match["target"], match["text"]
-    names = {**{LANGUAGES.get(each, each): each for each in targets}, **{each: each for each in targets}}
-    if to is not None and to not in names:
-        raise DataError(
-            f"this run does not translate to {to}.", got=f"a run for {', '.join(targets)}.", hint=f"--to {targets[0]}."
-        )
-    return task_prefix(source, targets[0] if to is None else names[to]) + sentence.strip()
+    _, best = translate_one(opened, sentence, beam=beam, to=to)
+    return opened.tokenizer.decode(best.ids), len(best.ids)

@@ -215,7 +215,7 @@ def _cl100k() -> Any:
             hint="a network connection, or TIKTOKEN_CACHE_DIR with the file in it.",
         ) from None
     ranks: dict[bytes, int] = encoding._mergeable_ranks  # noqa: SLF001 - there is no public way to the ranks
-    letters = _byte_letters()
+    letters = byte_letters()
     written = {"".join(letters[byte] for byte in token): rank for token, rank in ranks.items()}
     merges: list[tuple[str, str]] = []
     for token, rank in sorted(ranks.items(), key=lambda each: each[1]):
@@ -252,7 +252,7 @@ def _merge_of(token: bytes, rank: int, ranks: dict[bytes, int]) -> tuple[bytes, 
     return first, b"".join(rest)
 
 
-def _byte_letters() -> dict[int, str]:
+def byte_letters() -> dict[int, str]:
     """The letter by which GPT-2's byte-level encoding writes each byte: itself if printable, else one from 256 on."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = (byte for byte in range(256) if byte not in printable)

@@ -1,0 +1,91 @@
+"""How a model cuts an image into tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vitrail import catalogue
+from vitrail.data.decode import Pixels, read_file
+from vitrail.data.transform import Preprocess
+from vitrail.errors import DataError, InspectionError
+from vitrail.run.artefact import is_run, load
+
+REGISTER = "register"
+
+
+class Patches(NamedTuple):
+    """An image as a model sees it, and the grid by which it is cut."""
+
+    image: str
+    model: str
+    pixels: Pixels
+    """The image at the model's size."""
+    grid: tuple[int, int]
+    patch: tuple[int, int]
+    """Rows and columns of pixels that one token covers."""
+    channels: int
+    prefix: tuple[str, ...]
+    """Tokens that stand before those of the image."""
+    cut: bool
+    """Whether pixels are cut as they are; otherwise convolutions come first, and a token stands for their outputs."""
+
+    @property
+    def num_patches(self) -> int:
+        """The number of tokens with a place in the image."""
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of all tokens."""
+        return len(self.prefix) + self.num_patches
+
+    @property
+    def prefix_groups(self) -> list[str]:
+        """The tokens before those of the image, counted: 1 class token, 4 registers."""
+        names = [name for name in self.prefix if not name.startswith(REGISTER)]
+        num_registers = len(self.prefix) - len(names)
+        groups = [f"1 {name}" for name in names]
+        return [*groups, f"{num_registers} {REGISTER}{'s' * (num_registers > 1)}"] if num_registers else groups
+
+
+def cut_image(image: str | Path, model: str | Path) -> Patches:
+    """Cut an image as a model of the catalogue, or that of a run, does."""
+    spec, preprocess = _find_model(model)
+    stem = getattr(spec, "stem", None)
+    if stem is None:
+        raise InspectionError(
+            f"{model} does not cut images into patches.", got="a model without tokens.", hint="vit_base_patch16_224."
+        )
+    try:
+        content = read_file(image)
+    except (OSError, ValueError) as error:
+        got = error.strerror if isinstance(error, OSError) else str(error)
+        raise DataError(f"{image} cannot be read.", got=f"{got}.", hint="the path of an image.") from None
+    pixels = preprocess.resize_and_crop(preprocess.decode(content, name=str(image)))
+    rows, columns = spec.layout.grid
+    patch_rows, patch_columns = stem.cell
+    return Patches(
+        image=str(image),
+        model=str(model),
+        pixels=pixels,
+        grid=(rows, columns),
+        patch=(patch_rows, patch_columns),
+        channels=spec.channels,
+        prefix=prefix_names(spec),
+        cut=stem.name == "patch",
+    )
+
+
+def prefix_names(spec: Any) -> tuple[str, ...]:
+    """What the tokens before those of the image are."""
+    names = ["class token"] * spec.class_token + ["distillation token"] * spec.distilled
+    return (*names, *(f"{REGISTER} {number}" for number in range(1, spec.registers + 1)))
+
+
+def _find_model(model: str | Path) -> tuple[Any, Preprocess]:
+    if is_run(model):
+        opened = load(model)
+        return opened.spec, opened.preprocess
+    spec = catalogue.spec_named(str(model))
+    return spec, catalogue.preprocess_named(str(model))
