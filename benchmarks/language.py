@@ -49,21 +49,15 @@ def by_vitrail(data: Path, minutes: float, seed: int, run: Path) -> dict[str, An
     }
 
 
-def peer(data: Path, minutes: float | None, seed: int) -> dict[str, Any]:
-    """Train nanoGPT's model in this process, for some minutes or for its 2,000 steps."""
+def new_gpt(vocab: int) -> Any:
+    """nanoGPT's model for a CPU, of PyTorch's own layers."""
     import torch
     from torch import nn
-
-    torch.manual_seed(seed)
-    text = data.read_text(encoding="utf-8")
-    letters = {letter: number for number, letter in enumerate(sorted(set(text)))}
-    ids = torch.tensor([letters[letter] for letter in text])
-    train, val = ids[: int(0.9 * len(ids))], ids[int(0.9 * len(ids)) :]
 
     class Gpt(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.tokens, self.places = nn.Embedding(len(letters), WIDTH), nn.Embedding(CONTEXT, WIDTH)
+            self.tokens, self.places = nn.Embedding(vocab, WIDTH), nn.Embedding(CONTEXT, WIDTH)
             layer = nn.TransformerEncoderLayer(
                 WIDTH, HEADS, 4 * WIDTH, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
             )
@@ -78,7 +72,21 @@ def peer(data: Path, minutes: float | None, seed: int) -> dict[str, Any]:
             h = self.tokens(x) + self.places.weight[:num]
             return self.layers(h, mask=self.mask[:num, :num], is_causal=True) @ self.tokens.weight.T
 
-    model = Gpt()
+    return Gpt()
+
+
+def peer(data: Path, minutes: float | None, seed: int) -> dict[str, Any]:
+    """Train nanoGPT's model in this process, for some minutes or for its 2,000 steps."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(seed)
+    text = data.read_text(encoding="utf-8")
+    letters = {letter: number for number, letter in enumerate(sorted(set(text)))}
+    ids = torch.tensor([letters[letter] for letter in text])
+    train, val = ids[: int(0.9 * len(ids))], ids[int(0.9 * len(ids)) :]
+
+    model = new_gpt(len(letters))
     matrices = [each for each in model.parameters() if each.ndim > 1]
     others = [each for each in model.parameters() if each.ndim == 1]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]

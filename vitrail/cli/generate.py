@@ -14,8 +14,8 @@ from vitrail.console import JsonFlag, QuietFlag, print_json, remark
 def command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run of a language model or a translator.")],
     prompt: Annotated[
-        str | None, typer.Argument(metavar="PROMPT", help="The text to continue or to translate; - for standard input.")
-    ] = None,
+        str, typer.Argument(metavar="PROMPT", help="The text to continue or to translate; - for standard input.")
+    ] = "",
     length: Annotated[int, typer.Option(min=1, max=100_000, help="Tokens to generate, at most.")] = 300,
     temperature: Annotated[
         float, typer.Option(min=0.0, max=10.0, help="0 for the most likely token every time.")
@@ -30,7 +30,7 @@ def command(
     """Continue a text with a language model, or translate it."""
     from vitrail.verbs.generate import generate
 
-    text = sys.stdin.read() if prompt == "-" else prompt or ""
+    text = sys.stdin.read() if prompt == "-" else prompt
 
     def show(piece: str) -> None:
         sys.stdout.write(piece)

@@ -88,6 +88,18 @@ class Loader:
         """The batches of one epoch."""
         return self.batches(epoch * self.steps_per_epoch, (epoch + 1) * self.steps_per_epoch)
 
+    def typical_batch(self) -> Batch:
+        """A batch to measure with: the first or, if lengths differ, one of median length."""
+        first = 0
+        if self.lengths is not None and self.steps_per_epoch > 1:
+            sample = self._epoch_samples(0, 0, self.steps_per_epoch)
+            longest = [max(int(self.lengths[each.item.index]) for each in samples) for samples in sample]
+            first = int(np.argsort(longest, kind="stable")[len(longest) // 2])
+        batches = self.batches(first)
+        batch = next(batches)
+        batches.close()  # type: ignore[attr-defined]
+        return batch
+
     def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
         """The batches of the steps from `start` to `stop`, counted over all epochs; endless without `stop`."""
         if not self.steps_per_epoch:

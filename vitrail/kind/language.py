@@ -35,6 +35,7 @@ from vitrail.training.view import View
 from vitrail.training.world import World
 
 NOUN = "windows"
+ANSWER_COST = 0.0
 model_factory = partial(make_text_models, "language")
 
 

@@ -37,6 +37,7 @@ from vitrail.training.view import View
 from vitrail.training.world import World
 
 NOUN = "lines"
+ANSWER_COST = 0.0
 MAX_CALIBRATION = 2000  # hidden tokens
 model_factory = partial(make_text_models, "language")
 

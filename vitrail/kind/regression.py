@@ -36,6 +36,7 @@ from vitrail.training.view import View
 from vitrail.training.world import World
 
 NOUN = "images"
+ANSWER_COST = 0.0
 model_factory = make_image_models
 preparation = prepare_images
 MIN_IMAGES = 4

@@ -37,6 +37,7 @@ from vitrail.training.view import View
 from vitrail.training.world import World
 
 NOUN = "sentence pairs"
+ANSWER_COST = 8.0  # beam search, token by token
 MIN_PAIRS = 10
 model_factory = partial(make_text_models, "seq2seq")
 

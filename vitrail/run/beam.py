@@ -47,8 +47,8 @@ def beam_search(
 ) -> list[Hypothesis]:
     """Translate a batch of sources; the best hypothesis of each.
 
-    Each source keeps its `beam` most likely beginnings. It is done as soon as none of them can become better than its
-    best finished one. A beam of 1 is greedy search.
+    Each source keeps its `beam` most likely beginnings. It is done once it has finished as many hypotheses, and none of
+    its beginnings is better than the best of those. A beam of 1 is greedy search.
     """
     assert isinstance(model, Seq2Seq)
     batch, device = len(source), source.device
@@ -68,7 +68,7 @@ def beam_search(
         totals = scores[:, :, None] + logits.log_softmax(dim=1).view(len(active), beam, vocab)
         # Twice as many as needed: at most half of them end here.
         best, flat = (each.tolist() for each in totals.flatten(1).topk(min(2 * beam, beam * vocab), dim=1))
-        normal_length, longest = (((5 + each) / 6) ** length_penalty for each in (length, limit))
+        normal_length = ((5 + length) / 6) ** length_penalty
         kept: dict[int, list[Beginning]] = {}
         for number, index in enumerate(active):
             begun: list[Beginning] = []
@@ -79,7 +79,7 @@ def beam_search(
                 elif len(begun) < beam:
                     last = () if token == end else (token,)
                     finished[index].append(Hypothesis((*ids[row, 1:].tolist(), *last), score / normal_length))
-            if begun and not _is_done(finished[index], begun[0].score / longest, beam):
+            if begun and not _is_done(finished[index], begun[0].score / normal_length, beam):
                 kept[index] = begun[:beam] + [begun[0]._replace(score=-torch.inf)] * (beam - len(begun))
         if not kept:
             break
@@ -93,7 +93,7 @@ def beam_search(
 
 
 def _is_done(finished: list[Hypothesis], best: float, beam: int) -> bool:
-    """Whether no beginning, the best of which may still reach this score, can beat the finished ones."""
+    """Whether there are enough hypotheses, and the best of them beats the best beginning, which has this score."""
     return len(finished) >= beam and max(each.score for each in finished) >= best
 
 

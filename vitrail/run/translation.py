@@ -15,7 +15,7 @@ from vitrail.model.seq2seq import Seq2Seq
 from vitrail.run.beam import BEAM, Hypothesis, beam_search
 from vitrail.run.text_model import TextModel
 
-BATCH_SIZE = 32
+BATCH_SIZE = 100
 
 
 def translate_all(

@@ -39,7 +39,7 @@ class Measurement(NamedTuple):
 def measure_training(learner: Learner, loader: Loader, settings: CommonSettings, world: World) -> Measurement:
     """Find the fastest way to train on this machine, and the cost of a whole step."""
     assert isinstance(settings, Settings)
-    batch = next(loader.batches())
+    batch = loader.typical_batch()
     bfloat16 = None if settings.precision == "auto" else settings.precision == "bfloat16"
     kernels, cost = throughput.choose_kernels(learner, batch.fields, world, bfloat16=bfloat16)
     muon = "float32"
@@ -89,17 +89,17 @@ def make_plan(
     local_batch = loader.batch_size // world.size
     speed = cost.samples_per_second(local_batch)
     if small is not loader:
-        batch = next(small.batches())
+        batch = small.typical_batch()
         small_cost = throughput.measure_cost(learner, batch.fields, world, bfloat16=kernels.bfloat16)
         small_cost = cost._replace(forward=small_cost.forward, backward=small_cost.backward)
         speed = _mean_speed(small_cost.samples_per_second(local_batch), speed, settings)
-    fields = next(val.batches()).fields
+    fields = val.typical_batch().fields
     evaluation_speed = 1 / (throughput.time_answers(learner, fields, world) + cost.data)
     speed, evaluation_speed = speed * world.size, evaluation_speed * world.size
     compiled = settings.compile == "on"
     if settings.compile == "auto" and world.size == 1 and run_seconds(speed) >= MIN_COMPILE_SECONDS:
         say("Trying torch.compile, because the run is long.")
-        batch, num = next(loader.batches()), loader.batch_size // parts
+        batch, num = loader.typical_batch(), loader.batch_size // parts
         compiled = throughput.compile_is_faster(
             learner, first_rows(batch.fields, num), world, bfloat16=kernels.bfloat16
         )
@@ -138,9 +138,10 @@ def check_coupled(learner: Learner, settings: CommonSettings) -> None:
         )
 
 
-def reserved_seconds(plan: dict[str, Any], splits: Splits) -> float:
-    """Seconds to reserve for what follows training: validation, test, report, and writing files."""
-    num = EXPLAINED_SAMPLES + 2 * len(splits.val) + (len(splits.test) if splits.test is not None else 0)
+def reserved_seconds(plan: dict[str, Any], splits: Splits, answer_cost: float = 0.0) -> float:
+    """Seconds to reserve for what follows training: validation, test, answers, report, and writing files."""
+    num_val, num_test = len(splits.val), len(splits.test) if splits.test is not None else 0
+    num = EXPLAINED_SAMPLES + 2 * num_val + num_test + answer_cost * (num_val + num_test)
     return CLOSING_SECONDS + num / plan["evaluated_per_second"]
 
 

@@ -54,6 +54,8 @@ class Kind(Protocol):
 
     NOUN: str
     """What the samples are called in messages and files."""
+    ANSWER_COST: float
+    """What the final answer to a sample costs besides its score, in evaluations: a translation is searched for."""
 
     def new_model(self, task: Task) -> Model:
         """Create the requested model with the outputs that the data needs."""
@@ -275,7 +277,7 @@ class Task:
         if steps is not None:
             return Clock(steps=steps, seconds=None)
         assert left is not None, "a run has a length"
-        reserved = reserved_seconds(plan, self.splits) if self.until == 1.0 else 0.0
+        reserved = reserved_seconds(plan, self.splits, self.kind.ANSWER_COST) if self.until == 1.0 else 0.0
         return Clock(steps=None, seconds=max(1.0, left - reserved))
 
 

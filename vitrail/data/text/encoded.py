@@ -69,8 +69,8 @@ def lines(source: Table, texts: Sequence[str], tokenizer: Tokenizer, *, context:
     """One item per line of text; a long one becomes several."""
     rows: list[Ids] = []
     names: list[str] = []
-    for number, line in enumerate((line for text in texts for line in text.split("\n")), start=1):
-        ids = tokenizer.encode(line.strip())
+    stripped = [line.strip() for text in texts for line in text.split("\n")]
+    for number, ids in enumerate(tokenizer.encode_all(stripped), start=1):
         for start in range(0, len(ids), context):
             rows.append(ids[start : start + context])
             names.append(f"line {number:,}" + (f" from token {start}" if start else ""))
@@ -93,14 +93,12 @@ def sentence_pairs(source: Table, tokenizer: Tokenizer, *, context: int) -> Enco
     names: list[str] = []
     rows: list[tuple[Ids, Ids]] = []
     kept: list[Pair] = []
-    for item in source:
-        pair: Pair = item.content()
-        row = (
-            np.append(tokenizer.encode(pair.source), end),
-            np.concatenate([[start], tokenizer.encode(pair.target), [end]]),
-        )
+    pairs: list[Pair] = [item.content() for item in source]
+    sources, targets = (tokenizer.encode_all([pair[side] for pair in pairs]) for side in (0, 1))
+    for name, pair, first, second in zip(source.names, pairs, sources, targets, strict=True):
+        row = (np.append(first, end), np.concatenate([[start], second, [end]]))
         if max(map(len, row)) <= context:
-            names.append(item.name)
+            names.append(name)
             rows.append(row)
             kept.append(pair)
     if not rows:
