@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from jaxtyping import Float
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from vitrail import plug
 from vitrail.batch import Fields, count_rows
 from vitrail.errors import ShapeError
 from vitrail.metric.score import Metric, Score
-from vitrail.spec import SizeNd, Spec
+from vitrail.nn.dot_product import check_heads
+from vitrail.nn.embedding import TextPosition
+from vitrail.nn.rotary import check_rotary
+from vitrail.spec import PartialFraction, SizeNd, Spec
 from vitrail.tokens import Layout, Tokens
 
 if TYPE_CHECKING:  # networks know nothing of data, except in these types
@@ -149,8 +152,30 @@ class Classifier(Model):
 class TokenSpec(Spec):
     """What the specifications of all models of text declare."""
 
-    vocab: PositiveInt
-    context: PositiveInt
+    vocab: PositiveInt = 256
+    """The number of different tokens."""
+    context: PositiveInt = 256
+    """The number of tokens that it sees at once."""
+    pad: NonNegativeInt = 0
+    """The id of padding, which is never attended to."""
+    width: PositiveInt = 192
+    depth: PositiveInt = 6
+    heads: PositiveInt = 3
+    hidden: PositiveInt = 768
+    position: TextPosition = "rotary"
+    dropout_rate: PartialFraction = 0.0
+    norm_eps: PositiveFloat = 1e-5
+
+    @model_validator(mode="after")
+    def _check_fields(self) -> Self:
+        check_heads(self.width, self.heads)
+        check_rotary(self.position, self.width, self.heads)
+        return self
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of a full context."""
+        return Layout(grid=(self.context,))
 
 
 class TokenModel(Model):

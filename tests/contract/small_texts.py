@@ -14,6 +14,18 @@ GERMAN = {
     "paints": "malt", "throws": "wirft", "a horse": "ein Pferd", "the ball": "den Ball",
     "a red hat": "einen roten Hut", "the street": "die Straße", "a guitar": "eine Gitarre",
 }  # fmt: skip
+# Deck 000: what OpenAI's page shows for cl100k.
+DECK_TEXT = (
+    "Many words map to one token, but some don't: indivisible.\n\n"
+    "Unicode characters like emojis may be split into many tokens containing the underlying bytes: "
+    "\N{RAISED BACK OF HAND}\N{EMOJI MODIFIER FITZPATRICK TYPE-5}\n\n"
+    "Sequences of characters commonly found next to each other may be grouped together: 1234567890"
+)
+DECK_IDS = [
+    8607, 4339, 2472, 311, 832, 4037, 11, 719, 1063, 1541, 956, 25, 3687, 23936, 382, 35020, 5885, 1093, 100166, 1253,
+    387, 6859, 1139, 1690, 11460, 8649, 279, 16940, 5943, 25, 11410, 97, 248, 9468, 237, 122, 271, 1542, 45045, 315,
+    5885, 17037, 1766, 1828, 311, 1855, 1023, 1253, 387, 41141, 3871, 25, 220, 4513, 10961, 16474, 15,
+]  # fmt: skip
 TINY = ("model.width=32", "model.depth=1", "model.heads=2", "model.hidden=64")
 FAST = ("batch_size=8", "precision=float32", "eval_every=4", "save_every=2", "workers=0")
 RECIPES = ("language", "masked_language", "translate")

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.contract.small_texts import DECK_IDS, DECK_TEXT
 from vitrail.data.loader import Loader
 from vitrail.data.prepare.text import Hiding, TextPreparation
 from vitrail.data.rng import group_lengths
@@ -23,18 +24,6 @@ from vitrail.data.text.tokenizer import learn_tokenizer, parse_tokenizer, read_t
 from vitrail.errors import DataError, RunError, SpecError
 
 FABLE = "The sheep and goat are grazing.\nMessi is the goat, not Ronaldo.\n" * 4
-# Deck 000: what OpenAI's page shows for cl100k.
-DECK_TEXT = (
-    "Many words map to one token, but some don't: indivisible.\n\n"
-    "Unicode characters like emojis may be split into many tokens containing the underlying bytes: "
-    "\N{RAISED BACK OF HAND}\N{EMOJI MODIFIER FITZPATRICK TYPE-5}\n\n"
-    "Sequences of characters commonly found next to each other may be grouped together: 1234567890"
-)
-DECK_IDS = [
-    8607, 4339, 2472, 311, 832, 4037, 11, 719, 1063, 1541, 956, 25, 3687, 23936, 382, 35020, 5885, 1093, 100166, 1253,
-    387, 6859, 1139, 1690, 11460, 8649, 279, 16940, 5943, 25, 11410, 97, 248, 9468, 237, 122, 271, 1542, 45045, 315,
-    5885, 17037, 1766, 1828, 311, 1855, 1023, 1253, 387, 41141, 3871, 25, 220, 4513, 10961, 16474, 15,
-]  # fmt: skip
 # Deck 000: four windows of tinyshakespeare, and their targets.
 DECK_INPUTS = [
     [24, 43, 58, 5, 57, 1, 46, 43],
@@ -257,7 +246,7 @@ def test_hidden_tokens() -> None:
 def test_evaluation_hides_the_same_tokens_in_any_batch(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(FABLE)
     tokenizer = learn_tokenizer("words", [FABLE])
-    table = lines(open_corpus(tmp_path / "a.txt"), [FABLE], tokenizer, context=32)
+    table = lines(open_corpus(tmp_path / "a.txt"), [FABLE], tokenizer, 32)
     hiding = Hiding(mask=tokenizer.special("[MASK]"), vocab=5)
     prepare = TextPreparation(fields=("text", "target"), context=32, pad=tokenizer.pad, hiding=hiding)
     found = []

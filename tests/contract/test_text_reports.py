@@ -15,6 +15,7 @@ from tests.contract.colours import exit_code
 from tests.contract.odd_texts import FAST, MARKUP, ODD, SETTINGS, data_of, learn_text, write_texts
 from tests.contract.small_texts import RECIPES, TINY
 from vitrail import plug
+from vitrail.data.text.display import visible
 from vitrail.data.text.tokenizer import learn_tokenizer
 from vitrail.errors import RunError
 from vitrail.kind import language, masked_language, translation
@@ -22,7 +23,7 @@ from vitrail.report import language as language_report
 from vitrail.report import masked_language as masked_report
 from vitrail.report.percent import percent, percent_range
 from vitrail.report.run import read_files, training_charts
-from vitrail.report.tokens import coloured_text, costly_tokens, token_texts, visible
+from vitrail.report.tokens import coloured_text, costly_tokens, token_texts
 from vitrail.report.translation import find_extremes
 from vitrail.run.translation_rows import TranslationRow
 
@@ -113,7 +114,7 @@ def test_nothing_in_the_text_becomes_markup(home: Path, recipe: str) -> None:
 def test_odd_characters_are_visible(home: Path) -> None:
     page = page_of(home, "translate")
     assert "&lt;script&gt;alert(1)&lt;/script&gt; bell␇ tab⇥ turned\\u202e café end" in page
-    assert visible("a\nb\r\x7f\x00") == "a↵b␍\\x7f␀"
+    assert visible("a\nb\r\x7f\x00", mark_spaces=False) == "a↵b␍\\x7f␀"
     assert visible("a\nb", line_breaks=True) == "a↵\nb"
 
 
@@ -162,7 +163,7 @@ def test_tokens_add_up_to_the_text() -> None:
     assert len(ids) > len(text), "characters of several tokens"
     assert "".join(token_texts(ids, tokenizer)) == text
     coloured = coloured_text(ids, ids.astype(float), tokenizer)
-    assert "".join(each.text for each in coloured) == visible(text)
+    assert "".join(each.text for each in coloured) == visible(text, mark_spaces=False)
     assert sum(each.loss for each in coloured) == ids.sum()
 
 

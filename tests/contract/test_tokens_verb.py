@@ -12,24 +12,13 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from tests.contract.small_texts import DECK_IDS, DECK_TEXT
 from tests.contract.text_runs import make_run
 from vitrail.data.text.tokenizer import SPECIAL
 from vitrail.errors import DataError, InspectionError, RunError, SpecError, UnknownNameError
 from vitrail.inspection import tokens_page
 from vitrail.verbs import tokens as verb
 from vitrail.verbs.tokens import TextTokens, has_cl100k, tokens
-
-# The lecture's text, its ids, and its counts, which are those of OpenAI's page.
-LECTURE = (
-    "Many words map to one token, but some don't: indivisible.\n\nUnicode characters like emojis may be split into "
-    "many tokens containing the underlying bytes: 🤚🏾\n\nSequences of characters commonly found next to each other "
-    "may be grouped together: 1234567890"
-)
-LECTURE_IDS = [
-    8607, 4339, 2472, 311, 832, 4037, 11, 719, 1063, 1541, 956, 25, 3687, 23936, 382, 35020, 5885, 1093, 100166, 1253,
-    387, 6859, 1139, 1690, 11460, 8649, 279, 16940, 5943, 25, 11410, 97, 248, 9468, 237, 122, 271, 1542, 45045, 315,
-    5885, 17037, 1766, 1828, 311, 1855, 1023, 1253, 387, 41141, 3871, 25, 220, 4513, 10961, 16474, 15,
-]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +45,12 @@ def cut(text: str, **options: object) -> TextTokens:
 def test_the_lectures_tokens() -> None:
     if not has_cl100k():
         pytest.skip("no vocabulary of cl100k: set TIKTOKEN_CACHE_DIR")
-    found = cut(LECTURE)
-    assert [token.id for token in found.tokens] == LECTURE_IDS
+    found = cut(DECK_TEXT)
+    assert [token.id for token in found.tokens] == DECK_IDS
     assert (len(found.tokens), found.num_utf16_units, found.num_characters) == (57, 252, 250)
     assert found.by_default
     assert [token.text for token in found.tokens[30:36]] == [" <F0><9F>", "<A4>", "<9A>", "<F0><9F>", "<8F>", "<BE>"]
-    shared = LECTURE.index("\n\nSequences") - 1
+    shared = DECK_TEXT.index("\n\nSequences") - 1
     assert {(token.start, token.stop) for token in found.tokens[33:36]} == {(shared, shared + 1)}
 
 

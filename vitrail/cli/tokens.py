@@ -89,13 +89,13 @@ def _print_text(found: TextTokens) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from vitrail.data.text.display import visible
+    from vitrail.data.text.display import visible, visible_lines
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
     shown = found.tokens[:MAX_SHOWN]
     if console.is_terminal and not console.no_color:
         styles = [f"black on {COLOURS[index % len(COLOURS)]}" for index in range(len(shown))]
-        parts = [(visible(token.text, mark_spaces=False), style) for token, style in zip(shown, styles, strict=True)]
+        parts = [(visible_lines(token.text), style) for token, style in zip(shown, styles, strict=True)]
         console.print(Text.assemble(*parts))
     else:
         print("|".join(visible(token.text) for token in shown))

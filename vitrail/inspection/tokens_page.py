@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from vitrail.data.text.display import TokenSpan, visible
+from vitrail.data.text.display import TokenSpan, visible, visible_lines
 from vitrail.pages import render_template
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def render_text(
         "tokens_page.html",
         name=name,
         tokenizer=tokenizer,
-        tokens=[(token, visible(token.text, mark_spaces=False), visible(token.text)) for token in tokens[:MAX_TOKENS]],
+        tokens=[(token, visible_lines(token.text), visible(token.text)) for token in tokens[:MAX_TOKENS]],
         num_tokens=len(tokens),
         num_characters=num_characters,
         num_utf16_units=num_utf16_units,

@@ -12,7 +12,6 @@ import numpy as np
 from vitrail.contract import Model
 from vitrail.data.prepare.text import TextPreparation
 from vitrail.data.table import Source, Table
-from vitrail.data.text.corpus import open_corpus
 from vitrail.data.text.encoded import EncodedTable, windows
 from vitrail.data.text.tokenizer import END, Tokenizer
 from vitrail.errors import DataError
@@ -25,42 +24,14 @@ from vitrail.training.evaluation import Answers, ProgressCallback
 from vitrail.training.recipe.text.evaluation import TextEvaluation, answer_table, open_split, run_settings
 from vitrail.training.recipe.text.finish import answer_splits, write_text_run
 from vitrail.training.recipe.text.models import make_text_models
-from vitrail.training.recipe.text.settings import CorpusSettings
-from vitrail.training.recipe.text.splits import corpus_split_names, corpus_texts, split_corpus
-from vitrail.training.recipe.text.tokens import find_tokenizer, store_tokenizer, text_settings, tokenizer_of
-from vitrail.training.settings import CommonSettings
-from vitrail.training.splits import Splits
+from vitrail.training.recipe.text.splits import corpus_split_names, corpus_texts, make_text_splits, open_text
+from vitrail.training.recipe.text.tokens import store_tokenizer, text_settings, tokenizer_of
 from vitrail.training.task import Outcome, Task
-from vitrail.training.view import View
-from vitrail.training.world import World
 
 NOUN = "windows"
 ANSWER_COST = 0.0
 model_factory = partial(make_text_models, "language")
-
-
-def open_source(data: str | Path, settings: CommonSettings) -> Source:
-    """Open a text file, a folder of text files, or a column of a table."""
-    assert isinstance(settings, CorpusSettings)
-    return open_corpus(data, column=settings.column)
-
-
-def make_splits(
-    source: Source,
-    settings: CommonSettings,
-    view: View,  # noqa: ARG001 - nothing takes long enough to show
-    world: World,
-    *,
-    path: Path | None = None,
-    **_: Any,
-) -> Splits:
-    """Split the text, learn the tokenizer from its training part, and cut all parts into windows."""
-    assert isinstance(source, Table)
-    texts, note = split_corpus(source, settings.val_share)
-    tokenizer = find_tokenizer(lambda: texts["train"], settings, world, path)
-    context = text_settings(settings).context
-    tables = {split: encode(source, documents, tokenizer, context) for split, documents in texts.items()}
-    return Splits(tables["train"], tables["val"], tables.get("test"), note)
+open_source = open_text
 
 
 def encode(source: Table, documents: Sequence[str], tokenizer: Tokenizer, context: int) -> EncodedTable:
@@ -73,6 +44,9 @@ def encode(source: Table, documents: Sequence[str], tokenizer: Tokenizer, contex
     if len(ids) < 2:
         raise DataError("there is no text to predict.", got=f"{len(ids)} tokens.", hint="more text.")
     return windows(source, ids, tokenizer, context=context, num_characters=sum(map(len, documents)))
+
+
+make_splits = partial(make_text_splits, encode=encode)
 
 
 def new_model(task: Task) -> Model:

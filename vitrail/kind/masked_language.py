@@ -13,7 +13,6 @@ from vitrail.calibration import Calibration
 from vitrail.contract import Model
 from vitrail.data.prepare.text import HIDDEN_RATE, Hiding, TextPreparation
 from vitrail.data.table import Source, Table
-from vitrail.data.text.corpus import open_corpus
 from vitrail.data.text.encoded import EncodedTable, lines
 from vitrail.data.text.tokenizer import MASK, UNKNOWN, Tokenizer
 from vitrail.metric.ngram import EDGE, NeighbourCounts
@@ -27,43 +26,16 @@ from vitrail.training.evaluation import Answers, ProgressCallback
 from vitrail.training.recipe.text.evaluation import TextEvaluation, answer_table, open_split, run_settings
 from vitrail.training.recipe.text.finish import answer_splits, write_text_run
 from vitrail.training.recipe.text.models import make_text_models
-from vitrail.training.recipe.text.settings import CorpusSettings
-from vitrail.training.recipe.text.splits import corpus_split_names, corpus_texts, split_corpus
-from vitrail.training.recipe.text.tokens import find_tokenizer, store_tokenizer, text_settings, tokenizer_of
-from vitrail.training.settings import CommonSettings
-from vitrail.training.splits import Splits
+from vitrail.training.recipe.text.splits import corpus_split_names, corpus_texts, make_text_splits, open_text
+from vitrail.training.recipe.text.tokens import store_tokenizer, text_settings, tokenizer_of
 from vitrail.training.task import Outcome, Task
-from vitrail.training.view import View
-from vitrail.training.world import World
 
 NOUN = "lines"
 ANSWER_COST = 0.0
 MAX_CALIBRATION = 2000  # hidden tokens
 model_factory = partial(make_text_models, "language")
-
-
-def open_source(data: str | Path, settings: CommonSettings) -> Source:
-    """Open a text file, a folder of text files, or a column of a table."""
-    assert isinstance(settings, CorpusSettings)
-    return open_corpus(data, column=settings.column)
-
-
-def make_splits(
-    source: Source,
-    settings: CommonSettings,
-    view: View,  # noqa: ARG001 - nothing takes long enough to show
-    world: World,
-    *,
-    path: Path | None = None,
-    **_: Any,
-) -> Splits:
-    """Split the text, learn the tokenizer from its training part, and encode all lines."""
-    assert isinstance(source, Table)
-    texts, note = split_corpus(source, settings.val_share)
-    tokenizer = find_tokenizer(lambda: texts["train"], settings, world, path)
-    context = text_settings(settings).context
-    tables = {split: lines(source, documents, tokenizer, context=context) for split, documents in texts.items()}
-    return Splits(tables["train"], tables["val"], tables.get("test"), note)
+open_source = open_text
+make_splits = partial(make_text_splits, encode=lines)
 
 
 def new_model(task: Task) -> Model:
@@ -200,7 +172,7 @@ def evaluate(
         opened, data, split, open_source=open_source, split_names=corpus_split_names
     )
     texts = corpus_texts(source, chosen, run_settings(opened).val_share)
-    table = lines(source, texts, opened.tokenizer, context=opened.context)
+    table = lines(source, texts, opened.tokenizer, opened.context)
     answers = answer_table(
         opened,
         table,
@@ -219,5 +191,5 @@ def write_report(path: Path, source: Source, *, model: Model | None = None) -> N
     assert isinstance(source, Table)
     opened = load_text_model(path, model=model)
     texts = corpus_texts(source, "val", run_settings(opened).val_share)
-    val = lines(source, texts, opened.tokenizer, context=opened.context)
+    val = lines(source, texts, opened.tokenizer, opened.context)
     write_masked_report(opened, val, line_preparation(opened.model, opened.tokenizer))

@@ -7,50 +7,23 @@ are pre-norm. With learned positions the causal form is GPT-2's, with rotary one
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
 
 from jaxtyping import Float, Int64
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
-from vitrail import contract, spec
+from vitrail import contract
 from vitrail.nn.attention.full import Attention
 from vitrail.nn.cache import Cache
-from vitrail.nn.dot_product import check_heads
-from vitrail.nn.embedding import TextPosition, TokenEmbedding, init_text_model
+from vitrail.nn.embedding import TokenEmbedding, init_text_model
 from vitrail.nn.encoder import Encoder, build_encoder
-from vitrail.nn.rotary import check_rotary
-from vitrail.tokens import Layout, Tokens
+from vitrail.tokens import Tokens
 
 
 class Spec(contract.TokenSpec):
     """Everything that determines what a language model computes."""
 
-    vocab: PositiveInt = 256
-    """The number of different tokens."""
-    context: PositiveInt = 256
-    """The number of tokens that it sees at once."""
-    pad: NonNegativeInt | None = None
-    """The id of padding, which is never attended to."""
-    width: PositiveInt = 192
-    depth: PositiveInt = 6
-    heads: PositiveInt = 6
-    hidden: PositiveInt = 768
     causal: bool = True
-    position: TextPosition = "rotary"
-    dropout_rate: spec.PartialFraction = 0.0
-    norm_eps: PositiveFloat = 1e-5
-
-    @model_validator(mode="after")
-    def _check_fields(self) -> Self:
-        check_heads(self.width, self.heads)
-        check_rotary(self.position, self.width, self.heads)
-        return self
-
-    @property
-    def layout(self) -> Layout:
-        """The layout of a full context."""
-        return Layout(grid=(self.context,))
+    """Whether it predicts the next token, and sees earlier ones only."""
 
 
 class LanguageModel(contract.TokenModel):
@@ -94,7 +67,7 @@ class LanguageModel(contract.TokenModel):
 
     def tokenize(self, text: Int64[Tensor, "B N"]) -> Tokens:
         """Embed token ids. A causal model needs no mask: padding follows the text, so no token of it attends to it."""
-        return self.embed.tokens(text, None if self.spec.causal or self.spec.pad is None else text != self.spec.pad)
+        return self.embed.tokens(text, None if self.spec.causal else text != self.spec.pad)
 
     def encode(self, tokens: Tokens) -> Tokens:
         """Apply the blocks and the last normalisation."""

@@ -7,51 +7,23 @@ Source and target share one vocabulary and one table of embeddings, which is als
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
 
 from jaxtyping import Float, Int64
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from vitrail import contract, spec
+from vitrail import contract
 from vitrail.nn.attention.full import Attention
 from vitrail.nn.decoder import DecoderBlock, DecoderCache
-from vitrail.nn.dot_product import check_heads
-from vitrail.nn.embedding import TextPosition, TokenEmbedding, init_text_model
+from vitrail.nn.embedding import TokenEmbedding, init_text_model
 from vitrail.nn.encoder import build_encoder
-from vitrail.nn.rotary import check_rotary
-from vitrail.tokens import Layout, Tokens
+from vitrail.tokens import Tokens
 
 
 class Spec(contract.TokenSpec):
-    """Everything that determines what an encoder-decoder computes."""
+    """Everything that determines what an encoder-decoder computes; `depth` is that of its encoder."""
 
-    vocab: PositiveInt = 256
-    """The number of different tokens, of both languages together."""
-    context: PositiveInt = 128
-    """The largest number of tokens of a source, and of a target."""
-    pad: NonNegativeInt = 0
-    """The id of padding, which is never attended to."""
-    width: PositiveInt = 192
-    depth: PositiveInt = 4
-    """Blocks of the encoder."""
-    decoder_depth: PositiveInt = 4
-    heads: PositiveInt = 6
-    hidden: PositiveInt = 768
-    position: TextPosition = "rotary"
-    dropout_rate: spec.PartialFraction = 0.0
-    norm_eps: PositiveFloat = 1e-5
-
-    @model_validator(mode="after")
-    def _check_fields(self) -> Self:
-        check_heads(self.width, self.heads)
-        check_rotary(self.position, self.width, self.heads)
-        return self
-
-    @property
-    def layout(self) -> Layout:
-        """The layout of the longest source."""
-        return Layout(grid=(self.context,))
+    decoder_depth: PositiveInt = 6
 
 
 class Seq2Seq(contract.TokenModel):

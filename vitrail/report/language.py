@@ -9,12 +9,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from vitrail.data.text.display import visible_lines
 from vitrail.data.text.encoded import EncodedTable
 from vitrail.data.text.tokenizer import END, Ids
 from vitrail.objective.next_token import NextToken
 from vitrail.report.run import read_files
 from vitrail.report.text_run import write_text_report
-from vitrail.report.tokens import LEVELS, Losses, coloured_text, costly_tokens, visible
+from vitrail.report.tokens import LEVELS, Losses, coloured_text, costly_tokens
 from vitrail.run.sampling import sample_tokens
 from vitrail.run.text_model import TextModel
 
@@ -36,7 +37,7 @@ def write_language_report(opened: TextModel, val: EncodedTable) -> None:
         opened.path,
         "language.html",
         run,
-        prompt=visible(opened.tokenizer.decode(prompt), line_breaks=True),
+        prompt=visible_lines(opened.tokenizer.decode(prompt)),
         samples=samples,
         num_measured=len(losses),
         costly=costly_tokens(ids, losses, opened.tokenizer),
@@ -65,7 +66,7 @@ def sample(opened: TextModel, prompt: Ids, temperature: float) -> Sample:
         forbidden=tokenizer.special_ids - {end},
     )
     num_before = len(tokenizer.decode(prompt))
-    return Sample(temperature, visible(tokenizer.decode([*prompt, *tokens])[num_before:], line_breaks=True))
+    return Sample(temperature, visible_lines(tokenizer.decode([*prompt, *tokens])[num_before:]))
 
 
 @torch.inference_mode()

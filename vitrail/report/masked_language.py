@@ -15,7 +15,7 @@ from vitrail.data.text.encoded import EncodedTable
 from vitrail.data.text.tokenizer import MASK, UNKNOWN, Ids
 from vitrail.report.run import read_files
 from vitrail.report.text_run import write_text_report
-from vitrail.report.tokens import costly_tokens, token_label, token_texts, visible
+from vitrail.report.tokens import costly_tokens, token_texts, visible
 from vitrail.run.text_model import TextModel
 
 NUM_EXAMPLES = 12  # lines
@@ -104,12 +104,12 @@ def make_example(
         predicted, true, shown = int(each.argmax()), int(target[place]), int(text[place])
         tokens.append(
             HiddenToken(
-                token_label(true, tokenizer),
-                token_label(predicted, tokenizer),
+                display_token(tokenizer, true),
+                display_token(tokenizer, predicted),
                 predicted == true,
                 each[predicted].item(),
                 each[true].item(),
-                None if shown == mask else token_label(shown, tokenizer),
+                None if shown == mask else display_token(tokenizer, shown),
             )
         )
     numbers = np.zeros(len(text), dtype=int)
@@ -123,5 +123,5 @@ def _mark(texts: list[str], numbers: list[int], tokens: list[HiddenToken]) -> li
     for text, number in zip(texts, numbers, strict=True):
         word = text.lstrip(" ") if number else text
         parts.append((text[: len(text) - len(word)], 0))
-        parts.append((visible(word) or tokens[number - 1].token, number))
+        parts.append((visible(word, mark_spaces=False) or tokens[number - 1].token, number))
     return [part for part in parts if part[0]]

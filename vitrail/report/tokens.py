@@ -8,36 +8,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrail.data.text.display import display_token, visible_lines
 from vitrail.data.text.tokenizer import Ids, Tokenizer
 
 Losses = NDArray[np.float64]
 NUM_COSTLY = 20
 LEVELS = (0.5, 1.0, 2.0, 4.0, 8.0)  # nats: a token's colour says how many of them its loss exceeds
-SIGNS = {"\n": "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}", "\t": "\N{RIGHTWARDS ARROW TO BAR}"}
-OPEN_BOX = "\N{OPEN BOX}"
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # what decoding makes of a part of a character
-
-
-def visible(text: str, *, line_breaks: bool = False) -> str:
-    """The text with a sign for each control character; with `line_breaks`, lines still end where they did."""
-    text = "".join(char if char.isprintable() else _sign(char) for char in text)
-    return text.replace(SIGNS["\n"], SIGNS["\n"] + "\n") if line_breaks else text
-
-
-def _sign(char: str) -> str:
-    if char in SIGNS:
-        return SIGNS[char]
-    if ord(char) < 32:
-        return chr(0x2400 + ord(char))  # Unicode has a sign for each of them
-    return char.encode("unicode_escape").decode()
-
-
-def token_label(number: int, tokenizer: Tokenizer) -> str:
-    """A token by itself: spaces are visible, and a part of a character is named by its number."""
-    text = tokenizer.label(number)
-    if INCOMPLETE in text:
-        return f"{INCOMPLETE} (token {number})"
-    return visible(text).replace(" ", OPEN_BOX)
 
 
 def token_texts(ids: Iterable[int], tokenizer: Tokenizer) -> list[str]:
@@ -67,7 +44,7 @@ def coloured_text(ids: Ids, losses: Losses, tokenizer: Tokenizer) -> list[Colour
         open_loss += float(loss)
         if text:
             level = int(np.searchsorted(LEVELS, open_loss, side="right"))
-            coloured.append(ColouredText(visible(text, line_breaks=True), open_loss, level))
+            coloured.append(ColouredText(visible_lines(text), open_loss, level))
             open_loss = 0.0
     return coloured
 
@@ -86,7 +63,7 @@ def costly_tokens(ids: Sequence[int] | Ids, losses: Sequence[float] | Losses, to
     total, num = np.bincount(ids, weights=losses), np.bincount(ids)
     order = np.argsort(-total, kind="stable")[:NUM_COSTLY]
     return [
-        TokenCost(token_label(int(number), tokenizer), int(num[number]), total[number] / num[number], share)
+        TokenCost(display_token(tokenizer, int(number)), int(num[number]), total[number] / num[number], share)
         for number in order
         if num[number] and (share := float(total[number] / max(total.sum(), 1e-12))) > 0
     ]

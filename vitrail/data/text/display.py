@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from vitrail.data.text.tokenizer import UNKNOWN, Tokenizer, byte_letters
 from vitrail.errors import printable
 
-MARKS = {" ": "␣", "\n": "↵", "\t": "⇥"}
-MARKS_ON_COLOUR = {**MARKS, " ": " ", "\n": "↵\n"}
+MARKS = {"\n": "↵", "\t": "⇥"}
+SPACE = "␣"
 STRAY_BYTE = re.compile("[\udc80-\udcff]")
 
 
@@ -64,13 +64,26 @@ def is_part(content: bytes) -> bool:
     return bool(STRAY_BYTE.search(content.decode("utf-8", "surrogateescape")))
 
 
-def visible(text: str, *, mark_spaces: bool = True) -> str:
-    """A text with marks for its spaces, and escapes for what cannot be printed.
+def visible(text: str, *, mark_spaces: bool = True, line_breaks: bool = False) -> str:
+    """A text with marks for its spaces, and signs for what cannot be printed.
 
-    Without `mark_spaces`, for text on coloured ground, spaces stay and line breaks are made as well as marked.
+    With `line_breaks`, lines still end where they did; for text on coloured ground, spaces need no marks.
     """
-    marks = MARKS if mark_spaces else MARKS_ON_COLOUR
-    return "".join(marks.get(char, char if char.isprintable() else printable(char)) for char in text)
+    marked = "".join(char if char.isprintable() else _sign(char) for char in text)
+    if mark_spaces:
+        marked = marked.replace(" ", SPACE)
+    return marked.replace(MARKS["\n"], MARKS["\n"] + "\n") if line_breaks else marked
+
+
+def visible_lines(text: str) -> str:
+    """A text on coloured ground: spaces and lines as they are, and signs for what cannot be printed."""
+    return visible(text, mark_spaces=False, line_breaks=True)
+
+
+def _sign(char: str) -> str:
+    if char in MARKS:
+        return MARKS[char]
+    return chr(0x2400 + ord(char)) if ord(char) < 32 else printable(char)  # Unicode has a sign for each control code
 
 
 def _is_byte_level(inner: Any) -> bool:

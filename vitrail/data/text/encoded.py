@@ -65,7 +65,7 @@ def windows(source: Table, ids: Ids, tokenizer: Tokenizer, *, context: int, num_
     )
 
 
-def lines(source: Table, texts: Sequence[str], tokenizer: Tokenizer, *, context: int) -> EncodedTable:
+def lines(source: Table, texts: Sequence[str], tokenizer: Tokenizer, context: int) -> EncodedTable:
     """One item per line of text; a long one becomes several."""
     rows: list[Ids] = []
     names: list[str] = []

@@ -1,16 +1,22 @@
 """A language model from scratch: the next character, sub-word or word of your text.
 
-vitrail train input.txt --recipe language --minutes 10
+    vitrail train input.txt --recipe language --minutes 10
+
+Tinyshakespeare, characters, two cores busy with other work: 1.498 nats per character on the last tenth after 10 minutes
+(one seed), where nanoGPT reports 1.88 with its settings for a CPU and 1.47 with 10.7 million parameters on a GPU.
+
+The ingredients: Muon, rotary positions, a shorter context at the start, an EMA of the weights.
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from vitrail.data.text.tokenizer import TokenizerKind
-from vitrail.spec import FinitePositive, PartialFraction, PositiveFraction
-from vitrail.training.optim import OptimizerName
-from vitrail.training.recipe.text.models import Size, choose_size
+from vitrail.spec import PartialFraction, PositiveFraction
+from vitrail.training.recipe.text.models import Size, train_text_model
 from vitrail.training.recipe.text.settings import CorpusSettings
 from vitrail.training.task import Outcome, Task
 
@@ -28,19 +34,12 @@ class Spec(CorpusSettings):
     tokenizer: TokenizerKind = "characters"
     context: int = Field(256, ge=2, le=8192)
     batch_size: int = Field(32, gt=0)
-    optimizer: OptimizerName = "muon"
-    lr: FinitePositive = 0.02
-    weight_decay: float = Field(0.05, ge=0.0)
     warmup: PartialFraction = 0.02
-    ema: PartialFraction = 0.99
     small_side: PositiveFraction = 0.5
     small_until: PartialFraction = 0.6
+    compile: Literal["auto", "on", "off"] = "auto"
 
 
 def train(task: Task) -> Outcome:
     """Train a model of a size that suits the time."""
-    task = choose_size(task, SIZES)
-    model = task.kind.new_model(task)
-    progress = task.fit(model)
-    val = task.infer(model, task.splits.val, "Validating")
-    return Outcome(model, val, progress.step, (f"Trained from scratch for {progress.step:,} steps.",))
+    return train_text_model(task, SIZES)

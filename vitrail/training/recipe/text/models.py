@@ -15,7 +15,7 @@ from vitrail.catalogue import MODELS
 from vitrail.contract import Model
 from vitrail.data.table import Source
 from vitrail.errors import SpecError, WeightsError
-from vitrail.training.task import Task
+from vitrail.training.task import Outcome, Task
 
 
 def make_text_models(
@@ -54,6 +54,15 @@ def make_text_models(
         return module.Model(module.Spec.parse({**more, **fields}))
 
     return new_model
+
+
+def train_text_model(task: Task, sizes: Sequence[Size]) -> Outcome:
+    """Train a model of a size that suits the time."""
+    task = choose_size(task, sizes)
+    model = task.kind.new_model(task)
+    progress = task.fit(model)
+    val = task.infer(model, task.splits.val, "Validating")
+    return Outcome(model, val, progress.step, (f"Trained from scratch for {progress.step:,} steps.",))
 
 
 class Size(NamedTuple):

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import re
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
 from vitrail.data.text.tokenizer import TokenizerKind
 from vitrail.errors import SpecError
-from vitrail.spec import PartialFraction
+from vitrail.spec import FinitePositive, PartialFraction
+from vitrail.training.optim import OptimizerName
 from vitrail.training.settings import Settings
 
 
 class TextSettings(Settings):
     """The loop's settings, and those of tokens."""
 
+    batch_size: int = Field(128, gt=0)
+    optimizer: OptimizerName = "muon"
+    lr: FinitePositive = 0.02
+    weight_decay: float = Field(0.05, ge=0.0)
+    warmup: PartialFraction = 0.05
+    ema: PartialFraction = 0.99
+    compile: Literal["auto", "on", "off"] = "off"
+    """Sentences have different lengths, and each length would be compiled."""
     tokenizer: TokenizerKind = "subwords"
     """What a token is; cl100k is GPT-4's vocabulary."""
     vocab: PositiveInt | None = None

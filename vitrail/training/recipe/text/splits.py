@@ -2,12 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from vitrail.data.table import SPLITS, Source, Table
+from vitrail.data.text.corpus import open_corpus
+from vitrail.data.text.encoded import EncodedTable
+from vitrail.data.text.tokenizer import Tokenizer
 from vitrail.errors import DataError
 from vitrail.percent import percent
+from vitrail.training.recipe.text.settings import CorpusSettings
+from vitrail.training.recipe.text.tokens import find_tokenizer, text_settings
+from vitrail.training.settings import CommonSettings
+from vitrail.training.splits import Splits
+from vitrail.training.view import View
+from vitrail.training.world import World
+
+Encode = Callable[[Table, Sequence[str], Tokenizer, int], EncodedTable]
+"""From the source, documents, the tokenizer and the context to a table of tokens."""
+
+
+def open_text(data: str | Path, settings: CommonSettings) -> Source:
+    """Open a text file, a folder of text files, or a column of a table."""
+    assert isinstance(settings, CorpusSettings)
+    return open_corpus(data, column=settings.column)
+
+
+def make_text_splits(
+    source: Source,
+    settings: CommonSettings,
+    view: View,  # noqa: ARG001 - nothing takes long enough to show
+    world: World,
+    *,
+    encode: Encode,
+    path: Path | None = None,
+    **_: Any,
+) -> Splits:
+    """Split the text, learn the tokenizer from its training part, and encode all parts."""
+    assert isinstance(source, Table)
+    texts, note = split_corpus(source, settings.val_share)
+    tokenizer = find_tokenizer(lambda: texts["train"], settings, world, path)
+    context = text_settings(settings).context
+    tables = {split: encode(source, documents, tokenizer, context) for split, documents in texts.items()}
+    return Splits(tables["train"], tables["val"], tables.get("test"), note)
 
 
 class CorpusSplits(NamedTuple):
