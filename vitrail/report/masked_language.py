@@ -11,11 +11,12 @@ from torch import Tensor
 
 from vitrail.calibration import Calibration
 from vitrail.data.prepare.text import TextPreparation
+from vitrail.data.text.display import display_token, visible
 from vitrail.data.text.encoded import EncodedTable
 from vitrail.data.text.tokenizer import MASK, UNKNOWN, Ids
 from vitrail.report.run import read_files
 from vitrail.report.text_run import write_text_report
-from vitrail.report.tokens import costly_tokens, token_texts, visible
+from vitrail.report.tokens import costly_tokens, token_texts
 from vitrail.run.text_model import TextModel
 
 NUM_EXAMPLES = 12  # lines
