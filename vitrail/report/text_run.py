@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vitrail.data.text.display import visible
 from vitrail.errors import RunError
 from vitrail.files import write_text
 from vitrail.pages import render_template
 from vitrail.report.percent import percent, percent_range
 from vitrail.report.run import REPORT, training_charts
-from vitrail.report.tokens import visible
 
 
 def write_text_report(path: Path, template: str, run: dict[str, Any], **values: Any) -> None:
@@ -22,7 +23,7 @@ def write_text_report(path: Path, template: str, run: dict[str, Any], **values: 
         **run,
         split_name="test" if run["split"] == "test" else "validation",
         charts=training_charts([("", run["metrics"])], per_token=True),
-        visible=visible,
+        visible=partial(visible, mark_spaces=False),
         exp=math.exp,
         percent=percent,
         percent_range=percent_range,

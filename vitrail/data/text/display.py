@@ -6,7 +6,8 @@ import re
 from functools import cache
 from typing import Any, NamedTuple
 
-from vitrail.data.text.tokenizer import UNKNOWN, Tokenizer, byte_letters
+from vitrail.data.text.cl100k import byte_letters
+from vitrail.data.text.tokenizer import UNKNOWN, Tokenizer
 from vitrail.errors import printable
 
 MARKS = {"\n": "↵", "\t": "⇥"}

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -143,7 +142,9 @@ def learn_tokenizer(
     else:
         if lowercase or vocab:
             raise SpecError("cl100k is a finished tokenizer.", got="vocab or lowercase.", hint="tokenizer=subwords.")
-        inner = _cl100k()
+        from vitrail.data.text.cl100k import convert_cl100k
+
+        inner = convert_cl100k()
     inner.add_special_tokens(list(SPECIAL))
     inner.encode_special_tokens = True  # a text that contains "[EOS]" means these characters
     assert isinstance(inner, tokenizers.Tokenizer)
@@ -200,69 +201,6 @@ def _words(texts: Sequence[str], size: int, *, lowercase: bool) -> Any:
     trainer = trainers.WordLevelTrainer(vocab_size=size, min_frequency=2, special_tokens=[UNKNOWN], show_progress=False)
     inner.train_from_iterator(texts, trainer)
     return inner
-
-
-def _cl100k() -> Any:
-    """OpenAI's cl100k_base, the vocabulary of GPT-4, from `tiktoken`'s ranks."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-
-    try:
-        import tiktoken
-    except ImportError:
-        raise SpecError(
-            "cl100k needs the package tiktoken.", got="an environment without it.", hint="pip install tiktoken."
-        ) from None
-    try:
-        encoding = tiktoken.get_encoding("cl100k_base")
-    except Exception as error:  # noqa: BLE001 - whatever its downloader raises without a network
-        raise DataError(
-            "the vocabulary of cl100k cannot be read.",
-            got=brief(error),
-            hint="a network connection, or TIKTOKEN_CACHE_DIR with the file in it.",
-        ) from None
-    ranks: dict[bytes, int] = encoding._mergeable_ranks  # noqa: SLF001 - there is no public way to the ranks
-    letters = byte_letters()
-    written = {"".join(letters[byte] for byte in token): rank for token, rank in ranks.items()}
-    merges: list[tuple[str, str]] = []
-    for token, rank in sorted(ranks.items(), key=lambda each: each[1]):
-        if len(token) > 1:
-            first, second = ("".join(letters[byte] for byte in part) for part in _merge_of(token, rank, ranks))
-            merges.append((first, second))
-    inner = Tokenizer(models.BPE(written, merges, ignore_merges=True))
-    # To the regular expressions of `tokenizers`, a plus after {1,3} is a repetition, not a possessive quantifier.
-    pattern = encoding._pat_str.replace("{1,3}+", "{1,3}")  # noqa: SLF001
-    inner.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    inner.decoder = decoders.ByteLevel()
-    return inner
-
-
-def _merge_of(token: bytes, rank: int, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
-    """The two parts that a token is merged from: its bytes, merged by all earlier ranks."""
-    parts = [bytes([byte]) for byte in token]
-    while len(parts) > 2:
-        candidates = [
-            (ranks[left + right], index)
-            for index, (left, right) in enumerate(pairwise(parts))
-            if ranks.get(left + right, rank) < rank
-        ]
-        if not candidates:
-            break
-        _, index = min(candidates)
-        parts[index : index + 2] = [parts[index] + parts[index + 1]]
-    first, *rest = parts
-    return first, b"".join(rest)
-
-
-def byte_letters() -> dict[int, str]:
-    """The letter by which GPT-2's byte-level encoding writes each byte: itself if printable, else one from 256 on."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = (byte for byte in range(256) if byte not in printable)
-    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + number) for number, byte in enumerate(others)}
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
