@@ -2,7 +2,7 @@
 
     vitrail train captions.txt --recipe masked_language --minutes 10
 
-RESULT_MASKED
+Multi30k English, two cores: see docs/language.md.
 """
 
 from __future__ import annotations
