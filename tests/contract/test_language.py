@@ -242,7 +242,7 @@ def test_bad_input(name: str, runs: Runs) -> None:
 @pytest.mark.parametrize(
     ("words", "options", "message"),
     [
-        (("model.width=33",), {}, "heads must divide width"),
+        (("model.heads=5",), {}, "heads must divide width"),
         (("model.vocab=9",), {}, "follows from the recipe"),
         ((), {"model": "vit_mu_patch4_8"}, "models of text have no names"),
         ((), {"weights": "x"}, "trained from scratch"),

@@ -228,7 +228,7 @@ def test_outputs_that_are_not_finite_are_refused(runs: dict[str, Path]) -> None:
 def test_tokens_are_shown_with_their_spaces_and_bytes() -> None:
     tokenizer = learn_tokenizer("subwords", ["the goat\tand\nthe goat 🐐"], vocab=260)
     shown = [display_token(tokenizer, number) for number in tokenizer.encode(" the\n\t🐐\x1b")]
-    assert "".join(shown) == "␣the↵⇥<F0><9F><90><90>\\x1b"
+    assert "".join(shown) == "␣the↵⇥<F0><9F><90><90>␛"
     assert display_token(tokenizer, tokenizer.special("[MASK]")) == "[MASK]"
 
 

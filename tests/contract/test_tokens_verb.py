@@ -96,7 +96,7 @@ def test_output_elsewhere_than_on_a_terminal(
     assert call(monkeypatch, "the goat ;\x1b", "--run", str(runs["masked_language"])) == 0
     output = capsys.readouterr()
     tokens_line, ids, counts = output.out.splitlines()
-    assert tokens_line == "the|goat|;\\x1b"
+    assert tokens_line == "the|goat|;␛"
     assert len(ids.split()) == 3
     assert counts == "3 tokens, 11 characters, 1 unknown to the tokenizer"
     assert output.err == ""

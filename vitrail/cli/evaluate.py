@@ -113,18 +113,21 @@ def _print_text(result: TextEvaluation, *, as_json: bool, quiet: bool) -> None:
         return
     if result.kind == "translation":
         for language, each in scores["languages"].items():
-            low, high = each["interval"]
-            print(f"to {language} (95 % interval of BLEU {low:.2f} to {high:.2f}, {each['n']:,} sentences)")
-            print(f"BLEU     {each['bleu']:8.2f}   ({each['signature']})")
+            print(f"to {language}, {each['n']:,} sentences")
+            print(f"BLEU     {each['bleu']:8.2f}   ({_range(each['interval'], 2)}{each['signature']})")
             print(f"BLEU     {each['bleu_lowercase']:8.2f}   ({each['signature_lowercase']})")
             print(f"chrF     {each['chrf']:8.2f}")
         return
     if result.kind == "masked_language":
         interval = percent_range(scores["accuracy_interval"], 2)
         print(f"accuracy {percent(scores['accuracy'], 2):>8}   (of {scores['n']:,} hidden tokens; {interval})")
-    low, high = scores["interval"]
-    print(f"loss     {scores['loss']:8.4f}   (nats per token; {low:.4f} to {high:.4f}, {scores['n']:,} tokens)")
+    print(f"loss     {scores['loss']:8.4f}   (nats per token; {_range(scores['interval'], 4)}{scores['n']:,} tokens)")
     print(f"bits     {scores['bits']:8.4f}   (per token)")
+
+
+def _range(interval: list[float] | None, digits: int) -> str:
+    """A 95 % interval, if there is one."""
+    return "" if interval is None else f"{interval[0]:.{digits}f} to {interval[1]:.{digits}f}; "
 
 
 def _document(result: Evaluation, *, predictions: bool) -> dict[str, Any]:

@@ -21,7 +21,12 @@ def collect_skipped(task: Task) -> dict[str, str]:
 
 
 def make_result(
-    task: Task, recipe: str, outcome: Outcome, scores: dict[str, Any], skipped: dict[str, str]
+    task: Task,
+    recipe: str,
+    outcome: Outcome,
+    scores: dict[str, Any],
+    skipped: dict[str, str],
+    speed_key: str = "samples_per_second",
 ) -> dict[str, Any]:
     """The result of a run, as in result.json; `scores` holds the score of each split."""
     if task.splits.val is task.splits.train:
@@ -34,7 +39,7 @@ def make_result(
         **{split: scores.get(split) for split in ("val", "test")},
         "story": list(notes),
         "seconds_by_phase": task.timing.phases(),
-        "images_per_second" if task.kind.NOUN == "images" else "samples_per_second": task.timing.speed or None,
+        speed_key: task.timing.speed or None,
     }
 
 

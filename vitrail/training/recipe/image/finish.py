@@ -50,7 +50,7 @@ def write_run(
     """
     model = as_classifier(outcome.model)
     skipped = collect_skipped(task)
-    result = make_result(task, recipe, outcome, scores, skipped)
+    result = make_result(task, recipe, outcome, scores, skipped, "images_per_second")
     if task.world.is_rank_zero:
         task.config["kind"], task.config["objective"] = model.about.kind, objective
         task.config["model"] = {
