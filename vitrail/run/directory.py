@@ -6,6 +6,7 @@ timing.jsonl             seconds and images per second, which vary
 checkpoints/             what an interrupted run resumes from
 stages/NAME/             metrics, timing and checkpoints of each stage, of a recipe that trains several models
 model.safetensors, config.json, preprocessor_config.json, labels.json, calibration.json, golden.safetensors
+tokenizer.json, tokenizer_config.json, translations.csv   of a run on text
 predictions.csv          the prediction for each evaluated image
 account.json             the scores computed from them
 report.html, README.md   the same for people
@@ -38,6 +39,7 @@ ATOMIC_FILES = (
     *(CONFIG, RESULT, "model.safetensors", "config.json", "preprocessor_config.json"),
     *("labels.json", "calibration.json", "golden.safetensors", "README.md", "account.json", "predictions.csv"),
     *("report.html", "folds.json", "out_of_fold.csv"),
+    *("tokenizer.json", "tokenizer_config.json", "translations.csv"),
 )
 MAX_LINE_BYTES = 2**16
 FREE_SPACE = "freeing disk space, then the same command again: it resumes from the last checkpoint."
