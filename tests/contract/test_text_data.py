@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.contract.small_texts import DECK_IDS, DECK_TEXT
+from vitrail.data.find import open_data
 from vitrail.data.loader import Loader
 from vitrail.data.prepare.text import Hiding, TextPreparation
 from vitrail.data.rng import group_lengths
@@ -167,6 +168,12 @@ def test_text_that_cannot_be_read(name: str, content: bytes, message: str, tmp_p
     path.write_bytes(content)
     with pytest.raises(DataError, match=message):
         open_corpus(path.parent if path.parent != tmp_path else path)
+
+
+def test_text_without_a_recipe_for_it(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    with pytest.raises(DataError, match="Try vitrail train --recipe language for text"):
+        open_data(tmp_path / "a.txt")
 
 
 def write_parallel(folder: Path, **counts: int) -> Path:

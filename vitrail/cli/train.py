@@ -45,7 +45,9 @@ def command(
     settings: SettingsArgument = None,
     model: ModelOption = None,
     weights: WeightsOption = None,
-    recipe: Annotated[str, typer.Option(help="auto, probe, finetune or scratch.")] = "auto",
+    recipe: Annotated[
+        str, typer.Option(help="auto, probe, finetune or scratch; for text language, masked_language or translate.")
+    ] = "auto",
     minutes: MinutesOption = None,
     run: RunOption = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same run.")] = 0,
@@ -58,7 +60,7 @@ def command(
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Train the best classifier in the time you have.
+    """Train the best model in the time you have: a classifier, a regression, a language model, a translator.
 
     Ctrl-C saves and stops; the same command resumes.
     """

@@ -7,6 +7,7 @@ from pathlib import Path
 from vitrail import plug
 from vitrail.data import known
 from vitrail.data.table import Source, Table
+from vitrail.data.text.corpus import TEXT_SUFFIXES
 from vitrail.errors import DataError, VitrailError, brief
 
 SOURCES = "vitrail.data.source"
@@ -36,7 +37,9 @@ def open_data(
         raise DataError(
             f"{location} is not data that Vitrail can read.",
             got=f"a file with the suffix {suffix}." if suffix else "a file without a suffix.",
-            hint="a folder of class folders, a zip of one, CSV, TSV, Parquet, npz, idx or tar shards.",
+            hint="vitrail train --recipe language for text."
+            if suffix.lower() in TEXT_SUFFIXES
+            else "a folder of class folders, a zip of one, CSV, TSV, Parquet, npz, idx or tar shards.",
         )
     path = known.find(location, Path(data_dir) if data_dir else None, progress)
     source = _open(str(path), target)
