@@ -25,7 +25,7 @@ from vitrail.training.recipe.text.evaluation import TextEvaluation, answer_table
 from vitrail.training.recipe.text.finish import answer_splits, write_text_run
 from vitrail.training.recipe.text.models import make_text_models
 from vitrail.training.recipe.text.splits import corpus_split_names, corpus_texts, make_text_splits, open_text
-from vitrail.training.recipe.text.tokens import store_tokenizer, text_settings, tokenizer_of
+from vitrail.training.recipe.text.tokens import as_token_model, store_tokenizer, text_settings, tokenizer_of
 from vitrail.training.task import Outcome, Task
 
 NOUN = "windows"
@@ -68,7 +68,7 @@ def preparation(task: Task, model: Model, *, training: bool) -> TextPreparation:
 
 def window_preparation(model: Model, tokenizer: Tokenizer, *, training: bool = False) -> TextPreparation:
     """Windows of the model's context."""
-    context: int = model.spec.context  # type: ignore[attr-defined]
+    context = as_token_model(model).spec.context
     return TextPreparation(context=context, pad=tokenizer.pad, training=training, crops=True)
 
 

@@ -29,7 +29,13 @@ from vitrail.training.recipe.text.evaluation import TextEvaluation, answer_table
 from vitrail.training.recipe.text.finish import answer_splits, write_text_run
 from vitrail.training.recipe.text.models import make_text_models
 from vitrail.training.recipe.text.settings import TranslationSettings
-from vitrail.training.recipe.text.tokens import find_tokenizer, store_tokenizer, text_settings, tokenizer_of
+from vitrail.training.recipe.text.tokens import (
+    as_token_model,
+    find_tokenizer,
+    store_tokenizer,
+    text_settings,
+    tokenizer_of,
+)
 from vitrail.training.settings import CommonSettings
 from vitrail.training.splits import Splits
 from vitrail.training.task import Outcome, Task
@@ -117,7 +123,7 @@ def preparation(task: Task, model: Model, *, training: bool) -> TextPreparation:
 
 def pair_preparation(model: Model, tokenizer: Tokenizer, *, training: bool = False) -> TextPreparation:
     """Pairs of sentences, padded."""
-    context: int = model.spec.context  # type: ignore[attr-defined]
+    context = as_token_model(model).spec.context
     return TextPreparation(fields=("source", "target"), context=context, pad=tokenizer.pad, training=training)
 
 

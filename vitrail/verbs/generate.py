@@ -16,6 +16,7 @@ from vitrail.run.translation import translate_one
 
 LENGTH = 300
 TEMPERATURE = 0.8
+NUM_BEFORE = 8  # tokens that a new one is decoded with: words are joined by spaces
 
 
 class Generation(NamedTuple):
@@ -81,8 +82,7 @@ def _continue(
             hint="a prompt without it.",
         )
     end = tokenizer.special(END)
-    tokens: list[int] = []
-    shown, num_before = "", len(tokenizer.decode(ids))  # words lose some of their spaces
+    text, before, pending, num = "", ids.tolist()[-NUM_BEFORE:], [], 0
     forbidden = tokenizer.special_ids - {end}
     for token in sample_tokens(
         opened.model,
@@ -95,15 +95,16 @@ def _continue(
         forbidden=forbidden,
         cached=cached,
     ):
-        tokens.append(token)
-        text = tokenizer.decode([*ids, *tokens])[num_before:]
-        if show is not None and not text.endswith("\N{REPLACEMENT CHARACTER}"):  # the rest of a letter is to come
-            show(text[len(shown) :])
-            shown = text
-    text = tokenizer.decode([*ids, *tokens])[num_before:]
-    if show is not None:
-        show(text[len(shown) :])
-    return text, len(tokens)
+        num += 1
+        pending.append(token)
+        piece = tokenizer.decode([*before, *pending])[len(tokenizer.decode(before)) :]
+        if piece.endswith("\N{REPLACEMENT CHARACTER}") and num < length:  # the rest of a letter is to come
+            continue
+        text += piece
+        before, pending = [*before, *pending][-NUM_BEFORE:], []
+        if show is not None:
+            show(piece)
+    return text, num
 
 
 def _first_unknown(opened: TextModel, prompt: str) -> str:

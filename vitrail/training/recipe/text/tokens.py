@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from vitrail.contract import Model, TokenModel
 from vitrail.data.text.encoded import EncodedTable
 from vitrail.data.text.tokenizer import FILE, Tokenizer, learn_tokenizer, parse_tokenizer, read_tokenizer
 from vitrail.errors import RunError
@@ -19,6 +20,12 @@ def text_settings(settings: CommonSettings) -> TextSettings:
     """The settings as what they are."""
     assert isinstance(settings, TextSettings), f"a recipe for text got {type(settings).__name__}"
     return settings
+
+
+def as_token_model(model: Model) -> TokenModel:
+    """Return the model as what it is."""
+    assert isinstance(model, TokenModel), f"a recipe for text got a {type(model).__name__}"
+    return model
 
 
 def find_tokenizer(
