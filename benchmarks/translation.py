@@ -78,7 +78,7 @@ def shares(run: Path, data: Path) -> list[dict[str, Any]]:
     rows = []
     for weights, file in (
         ("average", run / "model.safetensors"),
-        ("last", run / "checkpoints" / best / "model.safetensors"),
+        ("without averaging", run / "checkpoints" / best / "model.safetensors"),
     ):
         opened.model.load_state_dict(read_tensors(file))
         for beam in (5, 1):

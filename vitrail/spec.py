@@ -124,6 +124,8 @@ def _read_word(text: str, spec: object, name: str) -> Any:
     """Read the value of a field on the command line as YAML; `on` and the like stay words where the field has words."""
     value = _read_yaml(text)
     field = type(spec).model_fields.get(name) if isinstance(spec, Spec) else None
+    if field is not None and field.annotation in (str, str | None) and text.strip() != "null":
+        return text.strip()
     return text.strip() if isinstance(value, bool) and field and _takes_only_words(field.annotation) else value
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.contract.small_texts import DECK_IDS, DECK_TEXT
 from vitrail.data.find import open_data
 from vitrail.data.loader import Loader
-from vitrail.data.prepare.text import Hiding, TextPreparation
+from vitrail.data.prepare.text import Masking, TextPreparation
 from vitrail.data.rng import group_lengths
 from vitrail.data.text import tokenizer as tokenizers
 from vitrail.data.text.corpus import open_corpus
@@ -81,7 +81,8 @@ def test_the_decks_windows(data_dir: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["characters", "subwords", "words"])
 def test_a_tokenizer_survives_its_file(kind: Any, tmp_path: Path) -> None:
-    tokenizer = learn_tokenizer(kind, [FABLE], vocab=300)
+    options: dict[str, Any] = {} if kind == "characters" else {"vocab": 300}
+    tokenizer = learn_tokenizer(kind, [FABLE], **options)
     (tmp_path / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
     again = read_tokenizer(tmp_path / "tokenizer.json")
     assert again.encode(FABLE).tolist() == tokenizer.encode(FABLE).tolist()
@@ -90,7 +91,7 @@ def test_a_tokenizer_survives_its_file(kind: Any, tmp_path: Path) -> None:
     if kind != "words":
         assert again.decode(again.encode(FABLE)) == FABLE
     assert max(tokenizer.encode(FABLE)) < min(tokenizer.special_ids - {0})
-    assert learn_tokenizer(kind, [FABLE], vocab=300).to_json() == tokenizer.to_json()
+    assert learn_tokenizer(kind, [FABLE], **options).to_json() == tokenizer.to_json()
 
 
 @given(text=st.text(max_size=60))
@@ -113,8 +114,23 @@ def test_special_tokens_are_recognised_only_where_they_are_meant() -> None:
 def test_a_long_text_is_encoded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = learn_tokenizer("characters", [FABLE])
     whole = tokenizer.encode(FABLE)
-    monkeypatch.setattr(tokenizers, "PIECE_CHARACTERS", 10)
+    monkeypatch.setattr(tokenizers, "PART_CHARACTERS", 10)
     assert tokenizer.encode(FABLE).tolist() == whole.tolist()
+
+
+def test_learned_tokens_come_before_special_ones() -> None:
+    tokenizer = learn_tokenizer("words", [FABLE])
+    assert sorted(tokenizer.special_ids) == list(range(tokenizer.num_tokens - 5, tokenizer.num_tokens))
+    with pytest.raises(SpecError, match="all characters are tokens"):
+        learn_tokenizer("characters", [FABLE], vocab=9)
+
+
+def test_a_gap_takes_the_space_of_a_sub_word_only() -> None:
+    characters, subwords = (learn_tokenizer(kind, [FABLE]) for kind in ("characters", "subwords"))
+    for tokenizer, before in ((characters, "the "), (subwords, "the")):
+        mask = tokenizer.special("[MASK]")
+        found = tokenizer.encode_marked("the [MASK]at").tolist()
+        assert found == [*tokenizer.encode(before), mask, *tokenizer.encode("at")]
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '{"model": 3}'])
@@ -140,7 +156,7 @@ def test_settings_that_no_tokenizer_has() -> None:
 
 
 def test_documents(tmp_path: Path) -> None:
-    for name, text in (("train.txt", "one\r\ntwo"), ("val.txt", "three"), ("notes.txt", "no split"), ("x.png", "\0")):
+    for name, text in (("train.txt", "one\r\ntwo"), ("val.txt", "three"), ("README.md", "no split"), ("x.png", "\0")):
         (tmp_path / name).write_bytes(text.encode())
     table = open_corpus(tmp_path)
     assert table.split_names == ("train", "val")
@@ -160,6 +176,8 @@ def test_documents(tmp_path: Path) -> None:
         ("rows.csv", b"a,b\n1,2\n", r"has no column 'text'(.|\n)*the columns a, b"),
         ("rows.csv", b"text,b\n1\n", r"has a row of another length(.|\n)*1 cells in line 2"),
         ("folder/x.jpg", b"", r"has no text files"),
+        ("rows.csv", b"text,split\na,train\nb,trian\n", r"with and without a split(.|\n)*rows.csv:3 without"),
+        ("rows.csv", b'text\n"a" b\n', "is not a table"),
     ],
 )
 def test_text_that_cannot_be_read(name: str, content: bytes, message: str, tmp_path: Path) -> None:
@@ -168,6 +186,13 @@ def test_text_that_cannot_be_read(name: str, content: bytes, message: str, tmp_p
     path.write_bytes(content)
     with pytest.raises(DataError, match=message):
         open_corpus(path.parent if path.parent != tmp_path else path)
+
+
+def test_quotation_marks_in_tsv_are_characters(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text('en\tde\n"Hi, he said.\tHallo\nTwo\tZwei\n')
+    table = open_parallel(tmp_path / "a.tsv", source="en", targets=("de",))
+    assert [item.content().target for item in table] == ["Hallo", "Zwei"]
+    assert table[0].content().source.endswith('"Hi, he said.')
 
 
 def test_text_without_a_recipe_for_it(tmp_path: Path) -> None:
@@ -205,7 +230,7 @@ def test_sentences_that_are_not_aligned(tmp_path: Path) -> None:
         open_parallel(folder, source="en", targets=("de",))
     with pytest.raises(DataError, match=r"has no train.fr(.|\n)*train in de, en"):
         open_parallel(folder, source="en", targets=("fr",))
-    with pytest.raises(DataError, match=r"no training sentences in 'xx'(.|\n)*Try source=de"):
+    with pytest.raises(DataError, match=r"has no sentences in 'xx'(.|\n)*Try source=de"):
         open_parallel(folder, source="xx", targets=("de",))
     with pytest.raises(DataError, match="no aligned sentences"):
         open_parallel(tmp_path / "nowhere", source="en", targets=("de",))
@@ -236,10 +261,10 @@ def test_random_windows_begin_anywhere(tmp_path: Path) -> None:
     assert short.vary((ids,), np.random.default_rng(0))[0].shape == (9,)
 
 
-def test_hidden_tokens() -> None:
+def test_masked_tokens() -> None:
     """15 %, of which 80 % behind [MASK], 10 % behind a random token, 10 % as they are."""
     ids = np.arange(1, 20_001)
-    text, target = Hiding(mask=50_000, vocab=40_000).apply(ids, np.random.default_rng(0), pad=0)
+    text, target = Masking(mask=50_000, vocab=40_000).apply(ids, np.random.default_rng(0), pad=0)
     hidden = target != 0
     assert hidden.mean() == 0.15
     assert np.array_equal(target[hidden], ids[hidden])
@@ -247,15 +272,15 @@ def test_hidden_tokens() -> None:
     shown = text[hidden]
     assert np.mean(shown == 50_000) == pytest.approx(0.8, abs=0.02)
     assert np.mean(shown == ids[hidden]) == pytest.approx(0.1, abs=0.02)
-    assert sum(Hiding(mask=9, vocab=5).apply(np.array([3]), np.random.default_rng(0), pad=0)[1]) == 3
+    assert sum(Masking(mask=9, vocab=5).apply(np.array([3]), np.random.default_rng(0), pad=0)[1]) == 3
 
 
-def test_evaluation_hides_the_same_tokens_in_any_batch(tmp_path: Path) -> None:
+def test_evaluation_masks_the_same_tokens_in_any_batch(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(FABLE)
     tokenizer = learn_tokenizer("words", [FABLE])
     table = lines(open_corpus(tmp_path / "a.txt"), [FABLE], tokenizer, 32)
-    hiding = Hiding(mask=tokenizer.special("[MASK]"), vocab=5)
-    prepare = TextPreparation(fields=("text", "target"), context=32, pad=tokenizer.pad, hiding=hiding)
+    masking = Masking(mask=tokenizer.special("[MASK]"), vocab=5)
+    prepare = TextPreparation(fields=("text", "target"), context=32, pad=tokenizer.pad, masking=masking)
     found = []
     for size in (1, 4):
         batches = list(Loader(source=table, prepare=prepare, batch_size=size).epoch())
@@ -292,6 +317,24 @@ def test_batches_of_similar_length_hold_everything_once(num: int, size: int, epo
     padding = sum(int(batch.max()) * len(batch) - int(batch.sum()) for batch in batches)
     plain = [lengths[order[start : start + size]] for start in range(0, num, size)]
     assert padding <= sum(int(batch.max()) * len(batch) - int(batch.sum()) for batch in plain) + 50 * size
+
+
+def test_no_sample_is_left_out_for_its_length() -> None:
+    """Training drops the incomplete batch: it must not be the longest samples every time."""
+    lengths = np.arange(100)
+    seen: set[int] = set()
+    for epoch in range(20):
+        order = np.random.default_rng(epoch).permutation(100)
+        seen |= set(group_lengths(order, lengths, 32, seed=0, epoch=epoch, shuffle=True)[:96].tolist())
+    assert seen == set(range(100))
+
+
+def test_evaluation_shows_no_masked_token() -> None:
+    masking = Masking(mask=50_000, vocab=40_000)
+    text, target = masking.apply(np.arange(1, 1001), np.random.default_rng(0), pad=0, training=False)
+    assert set(text[target != 0].tolist()) == {50_000}
+    unknown = Masking(mask=9, vocab=5, unknown=7)
+    assert not unknown.apply(np.array([7, 7]), np.random.default_rng(0), pad=0)[1].any()
 
 
 def test_old_names_of_special_tokens_stay() -> None:

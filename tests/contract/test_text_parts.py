@@ -134,6 +134,20 @@ def test_settings_are_checked() -> None:
     assert module.Spec.parse({"width": 15, "heads": 5, "position": "learned"}).heads == 5
 
 
+def test_positions_start_as_small_as_tokens() -> None:
+    module = plug.load("vitrail.model", "language")
+    model = module.Model(module.Spec.parse({"position": "learned"}))
+    assert model.embed.positions.weight.std().item() == pytest.approx(0.02, rel=0.05)
+    assert model.embed.weight.std().item() == pytest.approx(0.02, rel=0.05)
+
+
+@pytest.mark.parametrize("word", ["no", "1", "yes"])
+def test_a_setting_that_is_a_word_stays_one(word: str) -> None:
+    """`no` is Norwegian."""
+    settings = plug.load("vitrail.training.recipe", "translate").Spec().override_words([f"target={word}"])
+    assert settings.targets == (word,)
+
+
 def test_an_interval_of_a_fraction_stays_between_0_and_1() -> None:
     low, high = fraction_interval(0.1, 0.08, 10)
     assert 0.0 < low < 0.1 < high < 1.0

@@ -193,7 +193,7 @@ def test_best_and_worst_translations_are_different_ones() -> None:
         ),
         (
             "masked_language",
-            r"accuracy .* % on \d+ hidden validation tokens .*; most frequent token .* %, by neighbours",
+            r"accuracy .* % on \d+ masked validation tokens .*; most frequent token .* %, by neighbours",
         ),
         ("translate", r"BLEU .* \(de\) on 6 validation sentences \(95 .*\), chrF .*; BLEU .* \(fr\) .*, chrF"),
     ],

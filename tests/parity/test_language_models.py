@@ -36,5 +36,7 @@ def test_logits_and_tokens(position: str, tmp_path: Path) -> None:
     with torch.no_grad():
         assert (model(ids[:, :32]).logits - ours.model(ids[:, :32])).abs().max() < 1e-4
         assert ours.model(ids[:, :32]).std() > 0.1
+    assert (model.config.bos_token_id, model.config.eos_token_id) == (tokenizer.bos_token_id, tokenizer.eos_token_id)
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
     run_tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "run")
     assert run_tokenizer(sentence)["input_ids"] == ids[0].tolist()

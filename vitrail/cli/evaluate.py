@@ -120,7 +120,7 @@ def _print_text(result: TextEvaluation, *, as_json: bool, quiet: bool) -> None:
         return
     if result.kind == "masked_language":
         interval = percent_range(scores["accuracy_interval"], 2)
-        print(f"accuracy {percent(scores['accuracy'], 2):>8}   (of {scores['n']:,} hidden tokens; {interval})")
+        print(f"accuracy {percent(scores['accuracy'], 2):>8}   (of {scores['n']:,} masked tokens; {interval})")
     print(f"loss     {scores['loss']:8.4f}   (nats per token; {_range(scores['interval'], 4)}{scores['n']:,} tokens)")
     print(f"bits     {scores['bits']:8.4f}   (per token)")
 

@@ -21,16 +21,19 @@ def command(
         float, typer.Option(min=0.0, max=10.0, help="0 for the most likely token every time.")
     ] = 0.8,
     top_k: Annotated[int | None, typer.Option(min=1, help="Draw from this many most likely tokens only.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same text.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The same seed gives the same text.")] = 0,
     beam: Annotated[int, typer.Option(min=1, max=100, help="Beginnings that a translator keeps; 1 is greedy.")] = 5,
     to: Annotated[str | None, typer.Option(help="The language to translate to, if the run has several.")] = None,
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
     """Continue a text with a language model, or translate it."""
+    from vitrail.data.text.argument import PIPE, read_argument
     from vitrail.verbs.generate import generate
 
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = prompt.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if prompt == PIPE:
+        text = read_argument(prompt).text.removesuffix("\n")
 
     def show(piece: str) -> None:
         sys.stdout.write(piece)

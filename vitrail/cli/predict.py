@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from vitrail.console import JsonFlag, ModelArgument, QuietFlag, WeightsOption, print_json, remark
-from vitrail.errors import VitrailError, printable
+from vitrail.errors import DataError, VitrailError, printable
 from vitrail.percent import percent
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ def command(
     from vitrail.verbs.predict import predict
 
     if weights is None and kind_of(model) in TEXT_KINDS:
+        if copy_to is not None:
+            raise DataError("--copy-to sorts images.", got="a model of text.", hint="no --copy-to.")
         _fill_gaps(model, images, top, form, as_json=as_json)
         return
     results = predict(model, images, weights=weights, top=top, batch_size=batch_size, copy_to=copy_to)
@@ -67,14 +69,15 @@ def command(
 
 def _fill_gaps(model: str, texts: list[str], top: int, form: str, *, as_json: bool) -> None:
     """Predict the hidden tokens of texts."""
+    from vitrail.data.text.argument import read_argument
     from vitrail.verbs.predict import predict_texts
 
-    filled = predict_texts(model, texts, top=top)
-    documents = [
+    filled = predict_texts(model, [read_argument(text).text.removesuffix("\n") for text in texts], top=top)
+    documents: list[dict[str, Any]] = [
         {
             "text": each.text,
             "filled": each.filled,
-            "masks": [[{"token": token, "probability": share} for token, share in mask] for mask in each.masks],
+            "masks": [[dict(zip(("token", "probability"), row, strict=True)) for row in mask] for mask in each.masks],
         }
         for each in filled
     ]
@@ -88,12 +91,15 @@ def _fill_gaps(model: str, texts: list[str], top: int, form: str, *, as_json: bo
         table.writerow(["text", "mask", "token", "probability"])
         for each in filled:
             for number, mask in enumerate(each.masks, start=1):
-                table.writerows([each.text, number, token, share] for token, share in mask)
+                table.writerows([each.text, number, *row] for row in mask)
     else:
         for each in filled:
             print(printable(each.filled))
             for mask in each.masks:
-                print("  " + ", ".join(f"{printable(token)} {percent(share)}" for token, share in mask))
+                print(
+                    "  "
+                    + ", ".join(f"{printable(token.strip())} {percent(probability)}" for token, probability in mask)
+                )
 
 
 def _close_on_error(results: Iterator[ImageResult], write: Any) -> Iterator[ImageResult]:

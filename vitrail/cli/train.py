@@ -130,7 +130,7 @@ def _describe_text_score(split: str, score: dict[str, Any]) -> str:
     if "baselines" in score:
         interval = _describe_interval(score["accuracy_interval"], percent_range)
         unigram, trigram = (percent(score["baselines"][name]["accuracy"]) for name in ("unigram", "trigram"))
-        value = f"accuracy {percent(score['accuracy'])} on {score['n']:,} hidden {split} tokens"
+        value = f"accuracy {percent(score['accuracy'])} on {score['n']:,} masked {split} tokens"
         return f"{value}{interval}; most frequent token {unigram}, by neighbours {trigram}"
     if score["loss"] is None:
         return f"no finite loss on {score['n']:,} {split} tokens"

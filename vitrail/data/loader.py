@@ -90,15 +90,25 @@ class Loader:
 
     def typical_batch(self) -> Batch:
         """A batch to measure with: the first or, if lengths differ, one of median length."""
-        first = 0
-        if self.lengths is not None and self.steps_per_epoch > 1:
-            sample = self._epoch_samples(0, 0, self.steps_per_epoch)
-            longest = [max(int(self.lengths[each.item.index]) for each in samples) for samples in sample]
-            first = int(np.argsort(longest, kind="stable")[len(longest) // 2])
+        longest = self._longest_by_batch()
+        first = int(np.argsort(longest, kind="stable")[len(longest) // 2]) if len(longest) else 0
         batches = self.batches(first)
         batch = next(batches)
         batches.close()  # type: ignore[attr-defined]
         return batch
+
+    @property
+    def longest_ratio(self) -> float:
+        """How many times as long as the typical batch the longest one is."""
+        longest = self._longest_by_batch()
+        return float(max(longest) / np.median(longest)) if len(longest) else 1.0
+
+    def _longest_by_batch(self) -> list[int]:
+        """The length of the longest sample of each batch of the first epoch; empty if all have the same."""
+        if self.lengths is None:
+            return []
+        epoch = self._epoch_samples(0, 0, self.steps_per_epoch)
+        return [max(int(self.lengths[each.item.index]) for each in samples) for samples in epoch]
 
     def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
         """The batches of the steps from `start` to `stop`, counted over all epochs; endless without `stop`."""

@@ -64,13 +64,13 @@ def group_lengths(
     """
     if not shuffle:
         return order[np.argsort(-lengths[order], kind="stable")]
-    stretch = STRETCH_BATCHES * batch_size
-    parts = [order[start : start + stretch] for start in range(0, len(order), stretch)]
-    ordered = np.concatenate([part[np.argsort(lengths[part], kind="stable")] for part in parts] or [order])
     num_whole = len(order) // batch_size
-    whole, rest = ordered[: num_whole * batch_size], ordered[num_whole * batch_size :]
+    whole, rest = order[: num_whole * batch_size], order[num_whole * batch_size :]  # training leaves out random ones
+    stretch = STRETCH_BATCHES * batch_size
+    parts = [whole[start : start + stretch] for start in range(0, len(whole), stretch)]
+    ordered = np.concatenate([part[np.argsort(lengths[part], kind="stable")] for part in parts] or [whole])
     batches = make_rng("batches", seed=seed, epoch=epoch).permutation(num_whole)
-    return np.concatenate([whole.reshape(num_whole, batch_size)[batches].ravel(), rest])
+    return np.concatenate([ordered.reshape(num_whole, batch_size)[batches].ravel(), rest])
 
 
 def _balanced_order(labels: NDArray[np.int32], num: int, rng: np.random.Generator) -> NDArray[np.int64]:

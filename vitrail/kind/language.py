@@ -26,10 +26,10 @@ from vitrail.training.recipe.text.finish import answer_splits, write_text_run
 from vitrail.training.recipe.text.models import make_text_models
 from vitrail.training.recipe.text.splits import corpus_split_names, corpus_texts, make_text_splits, open_text
 from vitrail.training.recipe.text.tokens import as_token_model, store_tokenizer, text_settings, tokenizer_of
-from vitrail.training.task import Outcome, Task
+from vitrail.training.task import Outcome, Task, no_answer_cost
 
 NOUN = "windows"
-ANSWER_COST = 0.0
+answer_cost = no_answer_cost
 model_factory = partial(make_text_models, "language")
 open_source = open_text
 
@@ -99,7 +99,9 @@ def score_answers(answers: Answers, table: Source | None) -> dict[str, Any]:
     return {
         "loss": loss,
         "bits": bits(loss),
-        "bits_per_character": bits(answers["loss"].double().sum().item()) / table.num_characters,
+        "bits_per_character": bits(answers["loss"].double().sum().item()) / table.num_characters
+        if table.tokenizer.is_exact
+        else None,
         "n": num,
         "interval": None if interval is None else list(interval),
     }

@@ -1,7 +1,8 @@
-"""Masked language modelling: hidden tokens of a line, by a model that sees both sides."""
+"""Masked language modelling: masked tokens of a line, by a model that sees both sides."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ import torch
 
 from vitrail.calibration import Calibration
 from vitrail.contract import Model
-from vitrail.data.prepare.text import HIDDEN_RATE, Hiding, TextPreparation
+from vitrail.data.prepare.text import MASKED_RATE, Masking, TextPreparation
 from vitrail.data.table import Source, Table
 from vitrail.data.text.encoded import EncodedTable, lines
 from vitrail.data.text.tokenizer import MASK, UNKNOWN, Tokenizer
+from vitrail.errors import DataError
 from vitrail.metric.ngram import EDGE, NeighbourCounts
 from vitrail.metric.tokens import bits, fraction_interval, mean_per_token, normal_interval
 from vitrail.objective.masked_tokens import MaskedTokens
@@ -28,14 +30,26 @@ from vitrail.training.recipe.text.finish import answer_splits, write_text_run
 from vitrail.training.recipe.text.models import make_text_models
 from vitrail.training.recipe.text.splits import corpus_split_names, corpus_texts, make_text_splits, open_text
 from vitrail.training.recipe.text.tokens import as_token_model, store_tokenizer, text_settings, tokenizer_of
-from vitrail.training.task import Outcome, Task
+from vitrail.training.task import Outcome, Task, no_answer_cost
 
 NOUN = "lines"
-ANSWER_COST = 0.0
-MAX_CALIBRATION = 2000  # hidden tokens
+answer_cost = no_answer_cost
+MAX_CALIBRATION = 2000  # masked tokens
+MAX_COUNTED = 100_000  # lines that the baselines are counted on
 model_factory = partial(make_text_models, "language")
 open_source = open_text
-make_splits = partial(make_text_splits, encode=lines)
+
+
+def encode(source: Table, documents: Sequence[str], tokenizer: Tokenizer, context: int) -> EncodedTable:
+    """One item per line; a text without any known token is refused."""
+    table = lines(source, documents, tokenizer, context)
+    unknown = tokenizer.special(UNKNOWN)
+    if not any(bool((table.content(index) != unknown).any()) for index in range(len(table))):
+        raise DataError("there is no known word to mask.", got=f"{len(table):,} lines of [UNK].", hint="other text.")
+    return table
+
+
+make_splits = partial(make_text_splits, encode=encode)
 
 
 def new_model(task: Task) -> Model:
@@ -51,17 +65,17 @@ def new_objective(task: Task) -> MaskedTokens:
 
 
 def preparation(task: Task, model: Model, *, training: bool) -> TextPreparation:
-    """Lines with hidden tokens, random ones for training."""
+    """Lines with masked tokens, random ones for training."""
     return line_preparation(model, tokenizer_of(task), training=training)
 
 
 def line_preparation(model: Model, tokenizer: Tokenizer, *, training: bool = False) -> TextPreparation:
-    """Lines with hidden tokens."""
+    """Lines with masked tokens."""
     context = as_token_model(model).spec.context
     unknown = tokenizer.special(UNKNOWN)
-    hiding = Hiding(mask=tokenizer.special(MASK), vocab=min(tokenizer.special_ids - {unknown}), unknown=unknown)
+    masking = Masking(mask=tokenizer.special(MASK), vocab=min(tokenizer.special_ids), unknown=unknown)
     return TextPreparation(
-        fields=("text", "target"), context=context, pad=tokenizer.pad, training=training, hiding=hiding
+        fields=("text", "target"), context=context, pad=tokenizer.pad, training=training, masking=masking
     )
 
 
@@ -72,7 +86,7 @@ def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
     tokenizer, train = tokenizer_of(task), task.splits.train
     assert isinstance(train, EncodedTable)
     prepare = line_preparation(outcome.model, tokenizer)
-    counts = NeighbourCounts(train.content(index) for index in range(len(train)))
+    counts = NeighbourCounts(train.content(index) for index in range(min(len(train), MAX_COUNTED)))
     scores: dict[str, Any] = {}
     for split, each in answers.items():
         table = tables[split]
@@ -92,7 +106,7 @@ def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
         facts={
             "tokenizer": text_settings(task.settings).tokenizer,
             "vocab": tokenizer.num_tokens,
-            "hidden_rate": HIDDEN_RATE,
+            "masked_rate": MASKED_RATE,
             "ece": [calibration.ece_before, calibration.ece_after],
         },
         card=masked_card,
@@ -123,7 +137,7 @@ def _as_list(interval: tuple[float, float] | None) -> list[float] | None:
 def score_baselines(
     counts: NeighbourCounts, table: EncodedTable, prepare: TextPreparation, tokenizer: Tokenizer
 ) -> dict[str, Any]:
-    """The accuracy of two baselines on the same hidden tokens: the most frequent token, and the neighbours' counts."""
+    """The accuracy of two baselines on the same masked tokens: the most frequent token, and the neighbours' counts."""
     read, mask = prepare.reader(table), tokenizer.special(MASK)
     unigram = counts.unigram()
     rows = []
@@ -149,16 +163,18 @@ def score_baselines(
 
 @torch.inference_mode()
 def calibrate_model(model: Model, table: EncodedTable, prepare: TextPreparation) -> Calibration:
-    """Fit the temperature on the first hidden tokens of the validation split."""
+    """Fit the temperature on the first masked tokens of the validation split."""
     read = prepare.reader(table)
+    first_special = min(table.tokenizer.special_ids)
     rows: list[torch.Tensor] = []
     labels: list[int] = []
     device = next(model.eval().parameters()).device
     for item in table:
         text, target = (torch.from_numpy(each) for each in read(item))
-        hidden = target != prepare.pad
-        rows.append(model(text[None].to(device))[0].cpu()[hidden].float())
-        labels += target[hidden].tolist()
+        masked = target != prepare.pad
+        logits = model(text[None].to(device))[0].cpu()[masked].float()
+        rows.append(logits[:, :first_special])  # as in `fill_mask`: special tokens are never behind a mask
+        labels += target[masked].tolist()
         if len(labels) >= MAX_CALIBRATION:
             break
     return calibrate(torch.cat(rows), torch.tensor(labels))
@@ -172,7 +188,7 @@ def evaluate(
         opened, data, split, open_source=open_source, split_names=corpus_split_names
     )
     texts = corpus_texts(source, chosen, run_settings(opened).val_share)
-    table = lines(source, texts, opened.tokenizer, opened.context)
+    table = encode(source, texts, opened.tokenizer, opened.context)
     answers = answer_table(
         opened,
         table,

@@ -31,12 +31,12 @@ from vitrail.training.recipe.image.prepare import prepare_images
 from vitrail.training.recipe.image.splits import make_image_splits
 from vitrail.training.settings import CommonSettings
 from vitrail.training.splits import Splits
-from vitrail.training.task import Outcome, Task
+from vitrail.training.task import Outcome, Task, no_answer_cost
 from vitrail.training.view import View
 from vitrail.training.world import World
 
 NOUN = "images"
-ANSWER_COST = 0.0
+answer_cost = no_answer_cost
 model_factory = make_image_models
 preparation = prepare_images
 MIN_IMAGES = 4

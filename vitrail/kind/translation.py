@@ -25,7 +25,7 @@ from vitrail.run.text_model import TextModel
 from vitrail.run.translation import translate_all
 from vitrail.run.translation_rows import TRANSLATIONS, TranslationRow, write_translations
 from vitrail.training.evaluation import ProgressCallback
-from vitrail.training.recipe.text.evaluation import TextEvaluation, answer_table, open_split, run_settings
+from vitrail.training.recipe.text.evaluation import ALL, TextEvaluation, answer_table, open_split, run_settings
 from vitrail.training.recipe.text.finish import answer_splits, write_text_run
 from vitrail.training.recipe.text.models import make_text_models
 from vitrail.training.recipe.text.settings import TranslationSettings
@@ -43,7 +43,8 @@ from vitrail.training.view import View
 from vitrail.training.world import World
 
 NOUN = "sentence pairs"
-ANSWER_COST = 8.0  # beam search, token by token
+SEARCH_COST = 8.0  # of beam search for a translation, in evaluations of a pair
+MAX_TRANSLATED = 4000  # pairs of a split, at the end of a run
 MIN_PAIRS = 10
 model_factory = partial(make_text_models, "seq2seq")
 
@@ -67,25 +68,26 @@ def make_splits(
     assert isinstance(source, Table)
     context, note = text_settings(settings).context, "The data has its own validation split."
     parts = take_splits(source, settings)
+    if "train" not in parts:
+        raise DataError("there is no training split.", got=f"the splits {', '.join(parts)}.", hint="a split train.")
     train = parts["train"]
     if "val" not in source.split_names:
         note = f"{len(parts['val']):,} training pairs were held out for validation."
     tokenizer = find_tokenizer(lambda: [text for item in train for text in item.content()[:2]], settings, world, path)
     tables = {name: sentence_pairs(part, tokenizer, context=context) for name, part in parts.items()}
-    num_dropped = tables["train"].num_dropped
-    if num_dropped:
-        note += f" {num_dropped:,} training pairs are longer than {context} tokens and were left out."
-        view.say(f"{num_dropped:,} training pairs are longer than {context} tokens and are left out.")
+    for name, table in tables.items():
+        if table.num_dropped:
+            left_out = f"{table.num_dropped:,} pairs of {name} are longer than {context} tokens and are left out."
+            note += f" {left_out}"
+            view.say(left_out)
     return Splits(tables["train"], tables["val"], tables.get("test"), note)
 
 
 def take_splits(source: Table, settings: CommonSettings) -> dict[str, Table]:
     """The splits of the data; without a validation split, some training sentences are held out."""
     names = source.split_names
-    if names and "train" not in names:
-        raise DataError("there is no training split.", got=f"the splits {', '.join(names)}.", hint="a split train.")
     parts = {name: source.split(name) for name in names} if names else {"train": source}
-    if "val" not in parts:
+    if "val" not in parts and "train" in parts:
         parts["train"], parts["val"] = _hold_out(parts["train"], settings)
     return parts
 
@@ -136,8 +138,9 @@ def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
     scores: dict[str, Any] = {}
     rows: list[TranslationRow] = []
     for split, each in answers.items():
-        table = tables[split]
-        assert isinstance(table, EncodedTable)
+        whole = tables[split]
+        assert isinstance(whole, EncodedTable)
+        table = whole.only(spread(len(whole), MAX_TRANSLATED))
         translated = task.world.on_rank_zero(
             partial(
                 translate_table,
@@ -152,7 +155,7 @@ def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
         scores[split] = {
             **score_rows(translated, settings.targets),
             "loss": loss if np.isfinite(loss) else None,
-            "dropped": table.num_dropped,
+            "dropped": whole.num_dropped,
         }
         rows += translated
     if task.world.is_rank_zero:
@@ -174,6 +177,17 @@ def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
     )
 
 
+def answer_cost(splits: Splits) -> float:
+    """What translating validation and test costs, in evaluations of a pair."""
+    parts = [splits.val, *([] if splits.test is None else [splits.test])]
+    return SEARCH_COST * sum(min(len(part), MAX_TRANSLATED) for part in parts)
+
+
+def spread(num: int, most: int) -> list[int]:
+    """At most so many of `num` rows, evenly spaced."""
+    return [row * num // most for row in range(most)] if num > most else list(range(num))
+
+
 def translate_table(
     model: Model, table: EncodedTable, split: str, *, beam: int, progress: ProgressCallback | None = None
 ) -> list[TranslationRow]:
@@ -184,7 +198,7 @@ def translate_table(
     translations = translate_all(model, table.tokenizer, sources, beam=beam, progress=progress)
     return [
         TranslationRow(split, name, pair.language, pair.source.partition(": ")[2], translation, pair.target)
-        for name, pair, translation in zip(table.names, table.extra, translations, strict=True)
+        for name, pair, translation in zip(table.names, table.pairs or (), translations, strict=True)
     ]
 
 
@@ -218,7 +232,7 @@ def evaluate(
     source, chosen, learned_from = open_split(
         opened, data, split, open_source=open_source, split_names=lambda table: tuple(take_splits(table, settings))
     )
-    part = take_splits(source, settings).get(chosen, source)
+    part = source if chosen == ALL else take_splits(source, settings)[chosen]
     table = sentence_pairs(part, opened.tokenizer, context=opened.context)
     answers = answer_table(
         opened,

@@ -13,25 +13,22 @@ class NeighbourCounts:
     """How often each token stood between its two neighbours, after the left one, before the right one, and at all."""
 
     def __init__(self, lines: Iterable[Sequence[int]]) -> None:
-        self.counts: dict[Context, Counter[int]] = {}
+        counts: dict[Context, Counter[int]] = {}
         for line in lines:
             padded = [EDGE, *map(int, line), EDGE]
             for left, token, right in zip(padded, padded[1:-1], padded[2:], strict=False):
                 for context in ((left, right), (left, None), (None, right), (None, None)):
-                    self.counts.setdefault(context, Counter())[token] += 1
+                    counts.setdefault(context, Counter())[token] += 1
+        self.best = {context: min(found, key=lambda token: (-found[token], token)) for context, found in counts.items()}
 
     def unigram(self) -> int:
         """The most frequent token."""
-        return self._best((None, None))
+        return self.best.get((None, None), EDGE)
 
     def trigram(self, left: int | None, right: int | None) -> int:
         """The token most often seen between these neighbours, else beside one of them; None for a hidden neighbour."""
         contexts: list[Context] = [(left, right)] if left is not None and right is not None else []
         contexts += [(left, None)] if left is not None else []
         contexts += [(None, right)] if right is not None else []
-        seen = next((context for context in contexts if context in self.counts), (None, None))
-        return self._best(seen)
-
-    def _best(self, context: Context) -> int:
-        counts = self.counts.get(context)
-        return min(counts, key=lambda token: (-counts[token], token)) if counts else EDGE
+        seen = next((context for context in contexts if context in self.best), (None, None))
+        return self.best.get(seen, EDGE)

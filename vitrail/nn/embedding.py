@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from vitrail.errors import ShapeError
 from vitrail.tokens import Layout, Tokens
 
+INIT_STD = 0.02
 TextPosition = Literal["learned", "rotary"]
 """A learned table is added to the embeddings; rotary positions are applied to queries and keys in each attention."""
 
@@ -23,10 +24,12 @@ class TokenEmbedding(nn.Embedding):
         self.context = context
         self.positions = nn.Embedding(context, width) if position == "learned" else None
         self.drop = nn.Dropout(dropout_rate)
+        if self.positions is not None:
+            nn.init.normal_(self.positions.weight, std=INIT_STD)
 
     def reset_parameters(self) -> None:
         """Initialise with small random rows."""
-        nn.init.normal_(self.weight, std=0.02)
+        nn.init.normal_(self.weight, std=INIT_STD)
 
     def tokens(
         self, ids: Int64[Tensor, "B N"], mask: Bool[Tensor, "B N"] | None = None, first_place: int = 0
@@ -54,6 +57,6 @@ def init_text_model(model: nn.Module, *, depth: int) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
             last = name.endswith(("proj", "fc2"))
-            nn.init.normal_(module.weight, std=0.02 / (2 * depth) ** 0.5 if last else 0.02)
+            nn.init.normal_(module.weight, std=INIT_STD / (2 * depth) ** 0.5 if last else INIT_STD)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)

@@ -1,4 +1,4 @@
-"""Masked language modelling: predict hidden tokens from the others (BERT, arXiv 1810.04805, section 3.1).
+"""Masked language modelling: predict masked tokens from the others (BERT, arXiv 1810.04805, section 3.1).
 
 The preparation of the data hides the tokens (`data/prepare/text.py`), so that the same ones are hidden in each
 evaluation, for any number of processes.
@@ -19,7 +19,7 @@ ACCURACY = Metric("accuracy", "accuracy on masked tokens", is_fraction=True)
 
 
 class MaskedTokens(contract.Objective):
-    """Cross-entropy of the hidden tokens; `target` has their ids, and `pad` everywhere else."""
+    """Cross-entropy of the masked tokens; `target` has their ids, and `pad` everywhere else."""
 
     READS = ("target",)
     METRIC = ACCURACY
@@ -30,7 +30,7 @@ class MaskedTokens(contract.Objective):
         self.pad = pad
 
     def units(self, fields: Fields) -> Float[Tensor, " B"]:
-        """The number of hidden tokens."""
+        """The number of masked tokens."""
         return (fields["target"] != self.pad).sum(dim=1).float()
 
     def forward(self, model: nn.Module, fields: Fields) -> Float[Tensor, " B"]:
@@ -38,12 +38,12 @@ class MaskedTokens(contract.Objective):
         return losses
 
     def compare(self, model: nn.Module, fields: Fields) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
-        """The loss of each sample, and how many of its hidden tokens are predicted correctly."""
+        """The loss of each sample, and how many of its masked tokens are predicted correctly."""
         target = fields["target"]
         hidden = target != self.pad
         assert isinstance(model, contract.TokenModel)
         encoded = model.encode(model.tokenize(fields["text"])).x
-        logits = model.logits(encoded[hidden]).float()  # of hidden tokens only: the vocabulary is large
+        logits = model.logits(encoded[hidden]).float()  # of masked tokens only: the vocabulary is large
         rows = hidden.nonzero()[:, 0]
         zeros = logits.new_zeros(len(target))
         losses = zeros.index_add(0, rows, F.cross_entropy(logits, target[hidden], reduction="none"))
@@ -51,12 +51,12 @@ class MaskedTokens(contract.Objective):
         return losses, correct
 
     def answers(self, model: nn.Module, fields: Fields) -> Fields:
-        """The loss of each sample, the number of its hidden tokens, and how many are predicted correctly."""
+        """The loss of each sample, the number of its masked tokens, and how many are predicted correctly."""
         losses, correct = self.compare(model, fields)
         return {"loss": losses, "correct": correct, "units": self.units(fields)}
 
     def score(self, answers: Fields) -> Score:
-        """Score by the accuracy on hidden tokens."""
+        """Score by the accuracy on masked tokens."""
         return score_tokens(ACCURACY, answers)
 
     def sample_losses(self, answers: Fields) -> Float[Tensor, " n"]:

@@ -1,4 +1,4 @@
-"""The report of a masked language model: its accuracy beside counting, and what it predicts for hidden tokens."""
+"""The report of a masked language model: its accuracy beside counting, and what it predicts for masked tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vitrail.calibration import Calibration
 from vitrail.data.prepare.text import TextPreparation
 from vitrail.data.text.display import display_token, visible
 from vitrail.data.text.encoded import EncodedTable
-from vitrail.data.text.tokenizer import MASK, UNKNOWN, Ids
+from vitrail.data.text.tokenizer import MASK, Ids
 from vitrail.report.run import read_files
 from vitrail.report.text_run import write_text_report
 from vitrail.report.tokens import costly_tokens, token_texts
@@ -25,20 +25,20 @@ BASELINES = {"trigram": "neighbours", "unigram": "most frequent token"}
 
 
 class HiddenToken(NamedTuple):
-    """A hidden token and what the model predicts in its place."""
+    """A masked token and what the model predicts in its place."""
 
     token: str
     predicted: str
     right: bool
     probability: float
     true_probability: float
-    """That of the hidden token itself."""
+    """That of the masked token itself."""
     shown: str | None
     """What the model saw in its place; None for [MASK]."""
 
 
 class Example(NamedTuple):
-    """A line: its text in parts, each with the number of the hidden token that it is, or 0."""
+    """A line: its text in parts, each with the number of the masked token that it is, or 0."""
 
     parts: list[tuple[str, int]]
     hidden: list[HiddenToken]
@@ -65,19 +65,18 @@ def write_masked_report(opened: TextModel, val: EncodedTable, prepare: TextPrepa
         accuracies=accuracies,
         examples=examples,
         num_measured=len(losses),
-        num_unknown=ids.count(opened.tokenizer.special(UNKNOWN)),
         costly=costly_tokens(ids, losses, opened.tokenizer),
     )
 
 
 @torch.inference_mode()
 def hidden_logits(opened: TextModel, text: Ids, hidden: Ids) -> Float[Tensor, "n V"]:
-    """The logits of the hidden tokens of a line."""
+    """The logits of the masked tokens of a line."""
     return opened.model(torch.from_numpy(text)[None])[0, torch.from_numpy(hidden)].float()
 
 
 def hidden_losses(opened: TextModel, val: EncodedTable, prepare: TextPreparation) -> tuple[list[int], list[float]]:
-    """The first hidden tokens, and their losses."""
+    """The first masked tokens, and their losses."""
     read = prepare.reader(val)
     ids: list[int] = []
     losses: list[float] = []
@@ -95,7 +94,7 @@ def hidden_losses(opened: TextModel, val: EncodedTable, prepare: TextPreparation
 def make_example(
     opened: TextModel, val: EncodedTable, row: int, prepare: TextPreparation, calibration: Calibration
 ) -> Example:
-    """Predict the hidden tokens of a line, with calibrated probabilities."""
+    """Predict the masked tokens of a line, with calibrated probabilities."""
     tokenizer, mask = opened.tokenizer, opened.tokenizer.special(MASK)
     text, target = prepare.reader(val)(val[row])
     hidden = np.flatnonzero(target != prepare.pad)
@@ -119,7 +118,7 @@ def make_example(
 
 
 def _mark(texts: list[str], numbers: list[int], tokens: list[HiddenToken]) -> list[tuple[str, int]]:
-    """The parts of a line; the space before a hidden token is a part by itself."""
+    """The parts of a line; the space before a masked token is a part by itself."""
     parts = []
     for text, number in zip(texts, numbers, strict=True):
         word = text.lstrip(" ") if number else text

@@ -52,7 +52,8 @@ def beam_search(
     """
     assert isinstance(model, Seq2Seq)
     batch, device = len(source), source.device
-    limit = min(model.spec.context - 1, 2 * source.shape[1] + EXTRA_TOKENS)
+    lengths = (source != pad).sum(dim=1).tolist()
+    limits = [min(model.spec.context - 1, 2 * length + EXTRA_TOKENS) for length in lengths]  # the same in any batch
     repeated = torch.arange(batch, device=device).repeat_interleave(beam)
     caches = tuple(_take(cache, repeated) for cache in model.start(source))
     ids = torch.full((batch * beam, 1), start, device=device)
@@ -60,7 +61,7 @@ def beam_search(
     scores[:, 0] = 0.0  # at first all beginnings of a source are the same
     finished: list[list[Hypothesis]] = [[] for _ in range(batch)]
     active = list(range(batch))  # the sources that the rows belong to
-    for length in range(1, limit + 1):
+    for length in range(1, max(limits) + 1):
         logits, caches = model.step(ids[:, -1:], caches)
         logits = logits.float()
         logits[:, [start, pad]] = -torch.inf
@@ -74,7 +75,7 @@ def beam_search(
             begun: list[Beginning] = []
             for score, place in zip(best[number], flat[number], strict=True):
                 row, token = number * beam + place // vocab, place % vocab
-                if token != end and length < limit:
+                if token != end and length < limits[index]:
                     begun.append(Beginning(row, token, score))
                 elif len(begun) < beam:
                     last = () if token == end else (token,)

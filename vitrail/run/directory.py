@@ -122,14 +122,14 @@ def _current_names(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def discard_unstarted(path: Path) -> bool:
-    """Delete the initial checkpoint and empty tables of a run that stopped before its first step."""
+    """Delete what a run that stopped before its first step left: a checkpoint, empty tables, a tokenizer."""
     folders = [path / CHECKPOINTS, *(path / STAGES).glob(f"**/{CHECKPOINTS}")]
     trained = (found for each in folders for found in each.glob("step-*") if found.name.rstrip("0") != "step-")
     if (path / RESULT).is_file() or any(trained):
         return False
     for folder in (CHECKPOINTS, STAGES):
         shutil.rmtree(path / folder, ignore_errors=True)
-    for name in (METRICS, TIMING):
+    for name in (METRICS, TIMING, "tokenizer.json"):
         (path / name).unlink(missing_ok=True)
     return True
 

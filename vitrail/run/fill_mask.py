@@ -24,10 +24,10 @@ class FilledText(NamedTuple):
     @property
     def filled(self) -> str:
         """The text with the most likely token in each gap."""
-        parts = self.text.split(MASK)
-        return "".join(
-            part + (self.masks[place][0][0] if place < len(self.masks) else "") for place, part in enumerate(parts)
-        )
+        first, *parts = self.text.split(MASK)
+        for (token, _), *_ in self.masks:  # a sub-word begins with the space before it
+            first = (first.rstrip(" ") if token.startswith(" ") else first) + token + parts.pop(0)
+        return first
 
 
 @torch.inference_mode()

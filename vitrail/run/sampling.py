@@ -65,4 +65,5 @@ def draw(logits: Float[Tensor, " V"], temperature: float, top_k: int | None, gen
     if top_k is not None and top_k < len(logits):
         smallest = logits.topk(top_k).values[-1]
         logits = logits.masked_fill(logits < smallest, -torch.inf)
-    return int(torch.multinomial((logits.double() / temperature).softmax(dim=0), 1, generator=generator))
+    scaled = (logits.double() - logits.max()) / temperature  # the maximum stays finite at any temperature
+    return int(torch.multinomial(scaled.softmax(dim=0), 1, generator=generator))

@@ -67,7 +67,7 @@ def masked_card(facts: dict[str, Any], result: dict[str, Any]) -> str:
         for split in ("val", "test")
         if (score := result[split])
     ]
-    header = "| split | hidden tokens | predicted correctly | most frequent token | by its neighbours' counts |"
+    header = "| split | masked tokens | predicted correctly | most frequent token | by its neighbours' counts |"
     return fill(
         facts,
         result,

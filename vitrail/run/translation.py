@@ -75,7 +75,7 @@ def written_task(config: dict[str, Any], sentence: str, to: str | None) -> str:
     """The sentence with its task before it, unless it has one; a language that the run has not learned is refused."""
     try:
         settings = config["request"]["settings"]
-        source, targets = str(settings["source"]), [str(each) for each in settings["target"].split(",")]
+        source, targets = str(settings["source"]), [each.strip() for each in str(settings["target"]).split(",")]
     except (KeyError, TypeError, AttributeError) as error:
         raise RunError("the run does not say which languages it translates.", got=f"{error!r}.") from None
     match = TASK.fullmatch(sentence)

@@ -68,7 +68,9 @@ def forecast(task: Task, settings: CommonSettings, splits: Splits) -> tuple[str,
         return (note,)
     speed, num = plan["samples_per_second"], len(splits.train)
     if settings.minutes is not None:
-        samples = max(1.0, settings.minutes * 60 - reserved_seconds(plan, splits, task.kind.ANSWER_COST)) * speed
+        samples = (
+            max(1.0, settings.minutes * 60 - reserved_seconds(plan, splits, task.kind.answer_cost(splits))) * speed
+        )
         steps = samples / settings.batch_size
         length = f"{settings.minutes:g} minutes are about {steps:,.0f} steps, {samples / num:,.1f} epochs"
     else:

@@ -47,7 +47,9 @@ def measure_training(learner: Learner, loader: Loader, settings: CommonSettings,
         muon = str(optim.choose_muon_dtype(optim.find_muon_matrices(learner))).removeprefix("torch.")
     update = throughput.time_update(learner, _make_update(learner, settings, getattr(torch, muon)), world)
     data, overlaps = throughput.time_data(loader), world.device.type != "cpu"
-    return Measurement(kernels, cost._replace(update=update, data=data, overlaps=overlaps), muon)
+    num_bytes = cost.bytes_per_sample * loader.longest_ratio  # the longest batch must fit too
+    cost = cost._replace(update=update, data=data, overlaps=overlaps, bytes_per_sample=num_bytes)
+    return Measurement(kernels, cost, muon)
 
 
 def _make_update(learner: Learner, settings: Settings, muon_dtype: torch.dtype) -> Callable[[], None]:
@@ -141,7 +143,7 @@ def check_coupled(learner: Learner, settings: CommonSettings) -> None:
 def reserved_seconds(plan: dict[str, Any], splits: Splits, answer_cost: float = 0.0) -> float:
     """Seconds to reserve for what follows training: validation, test, answers, report, and writing files."""
     num_val, num_test = len(splits.val), len(splits.test) if splits.test is not None else 0
-    num = EXPLAINED_SAMPLES + 2 * num_val + num_test + answer_cost * (num_val + num_test)
+    num = EXPLAINED_SAMPLES + 2 * num_val + num_test + answer_cost
     return CLOSING_SECONDS + num / plan["evaluated_per_second"]
 
 

@@ -54,8 +54,6 @@ class Kind(Protocol):
 
     NOUN: str
     """What the samples are called in messages and files."""
-    ANSWER_COST: float
-    """What the final answer to a sample costs besides its score, in evaluations: a translation is searched for."""
 
     def new_model(self, task: Task) -> Model:
         """Create the requested model with the outputs that the data needs."""
@@ -63,8 +61,16 @@ class Kind(Protocol):
     def new_objective(self, task: Task) -> Objective:
         """Create the objective of a recipe that does not bring its own."""
 
+    def answer_cost(self, splits: Splits) -> float:
+        """What the final answers cost besides their scores, in evaluations of a sample: translations are searched."""
+
     def preparation(self, task: Task, model: Model, *, training: bool) -> Preparation:
         """How the items of a source become the input of this model."""
+
+
+def no_answer_cost(splits: Splits) -> float:  # noqa: ARG001 - whatever the data
+    """For kinds whose final answers are those of the last evaluation."""
+    return 0.0
 
 
 @dataclass(kw_only=True)
@@ -277,7 +283,7 @@ class Task:
         if steps is not None:
             return Clock(steps=steps, seconds=None)
         assert left is not None, "a run has a length"
-        reserved = reserved_seconds(plan, self.splits, self.kind.ANSWER_COST) if self.until == 1.0 else 0.0
+        reserved = reserved_seconds(plan, self.splits, self.kind.answer_cost(self.splits)) if self.until == 1.0 else 0.0
         return Clock(steps=None, seconds=max(1.0, left - reserved))
 
 

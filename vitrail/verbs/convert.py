@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from vitrail import catalogue, matching
 from vitrail.contract import Classifier
-from vitrail.data.text.tokenizer import FILE, HF_CONFIG, hf_config
+from vitrail.data.text.tokenizer import END, FILE, HF_CONFIG, START, hf_config
 from vitrail.data.transform import Preprocess
 from vitrail.errors import WeightsError
 from vitrail.files import write_text
@@ -73,6 +73,7 @@ def _convert_language_model(run: Path, to: str, out: Path) -> Conversion:
         raise WeightsError("the result needs a folder of its own.", got=f"--out {out}.", hint="another --out.")
     spec = opened.model.spec.model_dump(mode="json")
     tensors, config = write_causal_lm(opened.model.state_dict(), spec)
+    config |= {"bos_token_id": opened.tokenizer.special(START), "eos_token_id": opened.tokenizer.special(END)}
     created = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
     files = {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from vitrail.data.text.tokenizer import END
+from vitrail.data.text.tokenizer import END, UNKNOWN
 from vitrail.errors import DataError
 from vitrail.run.beam import BEAM
 from vitrail.run.sampling import sample_tokens
@@ -74,7 +74,7 @@ def _continue(
     ids = tokenizer.encode(prompt)
     if not len(ids):
         raise DataError("there is no text to continue.", got="an empty prompt.", hint="a few words, such as 'ROMEO:'.")
-    unknown = tokenizer.special("[UNK]")
+    unknown = tokenizer.special(UNKNOWN)
     if unknown in ids:
         raise DataError(
             "the model does not know all of the prompt.",
@@ -108,7 +108,7 @@ def _continue(
 
 
 def _first_unknown(opened: TextModel, prompt: str) -> str:
-    unknown = opened.tokenizer.special("[UNK]")
+    unknown = opened.tokenizer.special(UNKNOWN)
     return next(piece.text for piece in opened.tokenizer.pieces(prompt) if piece.id == unknown)
 
 

@@ -1,4 +1,4 @@
-"""Token ids: a random window of a text, hidden tokens, padding."""
+"""Token ids: a random window of a text, masked tokens, padding."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from vitrail.data.text.tokenizer import Ids
 
 FIELDS = ("text",)
 MULTIPLE = 4  # the length of a padded batch: fewer different shapes
-HIDDEN_RATE = 0.15
-SHOWN_AS_MASK, SHOWN_AS_RANDOM = 0.8, 0.1  # of the hidden tokens; the others are shown as they are
+MASKED_RATE = 0.15
+SHOWN_AS_MASK, SHOWN_AS_RANDOM = 0.8, 0.1  # of the masked tokens; the others are shown as they are
 
 
 class Spec(spec.Spec):
@@ -28,27 +28,27 @@ class Spec(spec.Spec):
 
     context: PositiveInt = 256
     """Tokens that the model sees at once."""
-    hidden_rate: spec.PartialFraction = 0.0
-    """The fraction of tokens that are hidden and predicted; 0 for models that predict the next token."""
+    masked_rate: spec.PartialFraction = 0.0
+    """The fraction of tokens that are masked and predicted; 0 for models that predict the next token."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hiding:
-    """Hides tokens as BERT does (arXiv 1810.04805, section 3.1): most behind [MASK], some behind a random token."""
+class Masking:
+    """Masks tokens as BERT does (arXiv 1810.04805, section 3.1): most behind [MASK], some behind a random token."""
 
     mask: int
     vocab: int
     """Random tokens are below this id."""
     unknown: int = -1
-    """Never hidden: whoever predicts it has predicted nothing."""
-    rate: float = HIDDEN_RATE
+    """Never masked: whoever predicts it has predicted nothing."""
+    rate: float = MASKED_RATE
 
-    def apply(self, ids: Ids, rng: np.random.Generator, pad: int) -> tuple[Ids, Ids]:
-        """The text with hidden tokens, and those tokens, `pad` elsewhere; at least one is hidden if any is known."""
+    def apply(self, ids: Ids, rng: np.random.Generator, pad: int, *, training: bool = True) -> tuple[Ids, Ids]:
+        """The text with masked tokens, and those tokens, `pad` elsewhere; at least one is masked if any is known."""
         known = np.flatnonzero(ids != self.unknown)
         num = min(len(known), max(1, round(self.rate * len(ids))))
         places = known[rng.permutation(len(known))[:num]]
-        draws = rng.random(num)
+        draws = rng.random(num) if training else np.zeros(num)  # in evaluation no answer is shown
         text, target = ids.copy(), np.full_like(ids, pad)
         target[places] = ids[places]
         text[places[draws < SHOWN_AS_MASK]] = self.mask
@@ -70,17 +70,17 @@ class TextPreparation:
     training: bool = False
     crops: bool = False
     """Whether items are longer than a window: training takes a random one, evaluation the first."""
-    hiding: Hiding | None = None
+    masking: Masking | None = None
     group: int = 1
     repeats: int = 1
 
     @property
     def varies(self) -> bool:
-        """Whether windows and hidden tokens are random."""
-        return self.training and (self.crops or self.hiding is not None)
+        """Whether windows and masked tokens are random."""
+        return self.training and (self.crops or self.masking is not None)
 
     def reader(self, source: Source) -> Callable[[Item], Sample]:  # noqa: ARG002 - the same for every source
-        """Return the function that reads the ids of an item; in evaluation, its first window or its hidden tokens."""
+        """Return the function that reads the ids of an item; in evaluation, its first window or its masked tokens."""
         return self._read
 
     def _read(self, item: Item) -> Sample:
@@ -88,15 +88,16 @@ class TextPreparation:
         sample: Sample = content if isinstance(content, tuple) else (content,)
         if self.training:
             return sample
-        if self.hiding is not None:
+        if self.masking is not None:
             # The same tokens of the same text every time, whatever the batch.
-            return self.hiding.apply(sample[0], np.random.default_rng(zlib.crc32(sample[0].tobytes())), self.pad)
+            rng = np.random.default_rng(zlib.crc32(sample[0].tobytes()))
+            return self.masking.apply(sample[0], rng, self.pad, training=False)
         return (sample[0][: self.context + 1],) if self.crops else sample
 
     def vary(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Take a random window, or hide random tokens."""
-        if self.hiding is not None:
-            return self.hiding.apply(sample[0], rng, self.pad)
+        """Take a random window, or mask random tokens."""
+        if self.masking is not None:
+            return self.masking.apply(sample[0], rng, self.pad)
         num_starts = max(1, len(sample[0]) - self.context)
         start = int(rng.integers(num_starts))
         return (sample[0][start : start + self.context + 1],)

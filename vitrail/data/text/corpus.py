@@ -54,6 +54,13 @@ def make_table(path: Path, documents: Sequence[Document]) -> Table:
     documents = [document for document in documents if document.text.strip()]
     if not documents:
         raise DataError(f"{path} has no text.", got="nothing but spaces.", hint="a file with text in it.")
+    without = [document.name for document in documents if document.split == NO_SPLIT]
+    if without and len(without) < len(documents):
+        raise DataError(
+            f"{path} has documents with and without a split.",
+            got=f"{without[0]} without" + (f", and {len(without) - 1:,} more." if without[1:] else "."),
+            hint="train, val or test for each, or for none.",
+        )
     texts = [document.text for document in documents]
     return Table(
         origin=str(path),
@@ -90,8 +97,8 @@ def _read_folder(folder: Path) -> list[Document]:
         splits = [number for part in parts if (number := split_number(part)) is not None]
         name = path.relative_to(folder).as_posix()
         documents.append(Document(name, read_text(path), splits[0] if splits else NO_SPLIT))
-    if len({document.split == NO_SPLIT for document in documents}) > 1:  # a README beside train.txt and val.txt
-        documents = [document for document in documents if document.split != NO_SPLIT]
+    if any(document.split != NO_SPLIT for document in documents):  # a README.md beside train.txt and val.txt
+        documents = [each for each in documents if each.split != NO_SPLIT or not each.name.lower().endswith(".md")]
     return documents
 
 
@@ -128,7 +135,12 @@ class Row(NamedTuple):
 def read_table(path: Path, columns: Sequence[str]) -> list[Row]:
     """Read these columns of a CSV or TSV file, and its column `split`, if it has one."""
     csv.field_size_limit(MAX_CELL)
-    reader = csv.reader(io.StringIO(read_text(path)), delimiter=TABLE_SUFFIXES[path.suffix.lower()])
+    delimiter = TABLE_SUFFIXES[path.suffix.lower()]
+    lines = io.StringIO(read_text(path), newline="")
+    if delimiter == "\t":  # where a quotation mark is one
+        reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
+    else:
+        reader = csv.reader(lines, strict=True)
     try:
         header = next(reader, [])
         missing = [name for name in columns if name not in header]

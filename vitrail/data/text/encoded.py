@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,13 +23,15 @@ class EncodedTable(Table):
     """The length of the text that the tokens were made from."""
     num_dropped: int = 0
     """Samples that are too long for the model."""
-    extra: Any = field(default=None, compare=False)
-    """What the samples were made from: pairs of sentences."""
+    pairs: tuple[Pair, ...] | None = None
+    """The sentences that the samples were made from, for translation."""
 
-    @cached_property
-    def num_targets(self) -> int:
-        """The number of tokens in all samples."""
-        return sum(len(self.content(index)) for index in range(len(self)))
+    def only(self, rows: Iterable[int]) -> EncodedTable:
+        """The same restricted to these rows."""
+        chosen = list(rows)
+        table = super().only(chosen)
+        assert isinstance(table, EncodedTable)
+        return table if self.pairs is None else replace(table, pairs=tuple(self.pairs[row] for row in chosen))
 
 
 class _Names(Sequence[str]):
@@ -87,7 +88,7 @@ def lines(source: Table, texts: Sequence[str], tokenizer: Tokenizer, context: in
 def sentence_pairs(source: Table, tokenizer: Tokenizer, *, context: int) -> EncodedTable:
     """Each item is the ids of a source and of its target between [BOS] and [EOS]; pairs that are too long are left out.
 
-    `extra` keeps the sentences themselves.
+    `pairs` keeps the sentences themselves.
     """
     start, end = tokenizer.special(START), tokenizer.special(END)
     names: list[str] = []
@@ -112,7 +113,7 @@ def sentence_pairs(source: Table, tokenizer: Tokenizer, *, context: int) -> Enco
         content=rows.__getitem__,
         tokenizer=tokenizer,
         num_dropped=len(source) - len(rows),
-        extra=tuple(kept),
+        pairs=tuple(kept),
     )
 
 

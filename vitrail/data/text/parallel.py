@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitrail.data.table import NO_SPLIT, SPLITS, Table, split_number
+from vitrail.data.table import NO_SPLIT, Table, split_number
 from vitrail.data.text.corpus import TABLE_SUFFIXES, checksum, read_table, read_text
 from vitrail.errors import DataError
 
@@ -76,10 +76,10 @@ def _read_folder(folder: Path, source: str, targets: Sequence[str]) -> Sentences
         number = split_number(re.split(r"[._-]", path.stem)[0])
         if number is not None:
             stems.setdefault(number, path.stem)  # of several test sets, the first by name
-    if SPLITS.index("train") not in stems:
+    if not stems:
         languages = sorted({path.suffix[1:] for path in folder.glob("train*.*")})
         raise DataError(
-            f"{folder} has no training sentences in {source!r}.",
+            f"{folder} has no sentences in {source!r}.",
             got=f"files in {', '.join(languages)}." if languages else f"no file called train.{source}.",
             hint=f"source={languages[0]}." if languages else f"files train.{source} and train.{targets[0]}.",
         )

@@ -25,9 +25,10 @@ Ids = NDArray[np.int64]
 PAD, UNKNOWN, START, END, MASK = SPECIAL = ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[MASK]")
 FILE, HF_CONFIG = "tokenizer.json", "tokenizer_config.json"
 MAX_FILE_BYTES = 64 * 2**20
-PIECE_CHARACTERS = 100_000  # of a long text encoded at once
+PART_CHARACTERS = 100_000  # of a long text encoded at once
+NUM_AT_ONCE = 10_000  # short texts encoded on all cores
 LOOKS_SPECIAL = re.compile(r"\[[A-Z]{2,12}\]")
-DEFAULT_VOCAB = {"characters": 65_536, "subwords": 4096, "words": 10_000, "cl100k": 100_256}
+DEFAULT_VOCAB = {"subwords": 4096, "words": 10_000}
 
 
 class Piece(NamedTuple):
@@ -70,14 +71,17 @@ class Tokenizer:
 
     def encode(self, text: str) -> Ids:
         """The ids of a text."""
-        pieces = [self.inner.encode(piece, add_special_tokens=False).ids for piece in _pieces(text)]
-        return np.array([number for piece in pieces for number in piece], dtype=np.int64)
+        parts = [self.inner.encode(part, add_special_tokens=False).ids for part in _parts(text)]
+        return np.concatenate([np.array(part, dtype=np.int64) for part in parts])
 
     def encode_all(self, texts: Sequence[str]) -> list[Ids]:
         """The ids of many short texts, on all cores."""
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # without it, a later fork prints a warning
-        encodings = self.inner.encode_batch(list(texts), add_special_tokens=False)
-        return [np.array(each.ids, dtype=np.int64) for each in encodings]
+        found: list[Ids] = []
+        for start in range(0, len(texts), NUM_AT_ONCE):
+            encodings = self.inner.encode_batch(list(texts[start : start + NUM_AT_ONCE]), add_special_tokens=False)
+            found += [np.array(each.ids, dtype=np.int64) for each in encodings]
+        return found
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, without special tokens."""
@@ -91,6 +95,18 @@ class Tokenizer:
             for number, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)
         ]
 
+    @cached_property
+    def is_exact(self) -> bool:
+        """Whether decoding gives the text back: words lose spaces and rare words, lower case loses case."""
+        return self.inner.normalizer is None and self.inner.decoder is not None
+
+    @cached_property
+    def is_byte_level(self) -> bool:
+        """Whether tokens are sub-words that begin with the space before them."""
+        from tokenizers import decoders
+
+        return isinstance(self.inner.decoder, decoders.ByteLevel)
+
     def encode_marked(self, text: str) -> Ids:
         """The ids of a text in which special tokens are recognised; one that does not exist is refused."""
         parts, last = [], 0
@@ -99,7 +115,8 @@ class Tokenizer:
                 raise DataError(
                     f"there is no special token {match[0]}.", got=f"{text!r}.", hint=f"{', '.join(SPECIAL)}."
                 )
-            parts += [self.encode(text[last : match.start()].rstrip() if last or match.start() else "")]
+            before = text[last : match.start()]
+            parts += [self.encode(before.rstrip(" ") if self.is_byte_level else before)]  # the space is the gap's
             parts += [np.array([self.special(match[0])])]
             last = match.end()
         return np.concatenate([*parts, self.encode(text[last:])]).astype(np.int64)
@@ -115,11 +132,11 @@ class Tokenizer:
         return self.inner.to_str(pretty=True)
 
 
-def _pieces(text: str) -> Iterator[str]:
-    """A long text in pieces that end at a line's end."""
+def _parts(text: str) -> Iterator[str]:
+    """A long text in parts that end at a line's end, if one is near."""
     start = 0
-    while len(text) - start > 2 * PIECE_CHARACTERS:
-        stop = text.find("\n", start + PIECE_CHARACTERS) + 1 or len(text)
+    while len(text) - start > 2 * PART_CHARACTERS:
+        stop = text.find("\n", start + PART_CHARACTERS, start + 2 * PART_CHARACTERS) + 1 or start + PART_CHARACTERS
         yield text[start:stop]
         start = stop
     yield text[start:]
@@ -132,8 +149,12 @@ def learn_tokenizer(
     import tokenizers
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # without it, a later fork prints a warning
-    size = vocab or DEFAULT_VOCAB[kind]
+    size = vocab or DEFAULT_VOCAB.get(kind, 0)
     if kind == "characters":
+        if vocab:
+            raise SpecError(
+                "all characters are tokens.", got=f"vocab={vocab}.", hint="tokenizer=subwords, or no vocab."
+            )
         inner = _characters(texts, lowercase=lowercase)
     elif kind == "subwords":
         inner = _subwords(texts, size, lowercase=lowercase)
@@ -186,7 +207,7 @@ def _subwords(texts: Sequence[str], size: int, *, lowercase: bool) -> Any:
             "sub-words need a token for each byte.", got=f"vocab={size}.", hint=f"vocab={16 * len(alphabet)}."
         )
     trainer = trainers.BpeTrainer(vocab_size=size, min_frequency=2, initial_alphabet=alphabet, show_progress=False)
-    inner.train_from_iterator(texts, trainer)
+    inner.train_from_iterator((part for text in texts for part in _parts(text)), trainer)
     return inner
 
 
@@ -198,8 +219,10 @@ def _words(texts: Sequence[str], size: int, *, lowercase: bool) -> Any:
     if lowercase:
         inner.normalizer = _normaliser(lowercase=True)
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
-    trainer = trainers.WordLevelTrainer(vocab_size=size, min_frequency=2, special_tokens=[UNKNOWN], show_progress=False)
-    inner.train_from_iterator(texts, trainer)
+    trainer = trainers.WordLevelTrainer(vocab_size=size, min_frequency=2, special_tokens=[], show_progress=False)
+    inner.train_from_iterator((part for text in texts for part in _parts(text)), trainer)
+    vocabulary = inner.get_vocab()
+    inner.model = models.WordLevel({**vocabulary, UNKNOWN: len(vocabulary)}, unk_token=UNKNOWN)
     return inner
 
 

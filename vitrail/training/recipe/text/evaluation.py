@@ -12,7 +12,7 @@ from vitrail.contract import Objective
 from vitrail.data.loader import Loader
 from vitrail.data.preparation import Preparation
 from vitrail.data.table import Source, Table
-from vitrail.errors import RunError
+from vitrail.errors import DataError, RunError
 from vitrail.run.text_model import TextModel
 from vitrail.training.evaluation import Answers, ProgressCallback, infer
 from vitrail.training.learner import Learner
@@ -80,4 +80,11 @@ def answer_table(
 ) -> Answers:
     """The answers of a finished model for all items of a table."""
     loader = Loader(source=table, prepare=prepare, batch_size=batch_size)
-    return infer(Learner(opened.model, objective), loader, World(), progress=progress)
+    answers = infer(Learner(opened.model, objective), loader, World(), progress=progress)
+    if not bool(answers["loss"].isfinite().all()) or not bool(answers["units"].any()):
+        raise DataError(
+            "there are no finite losses to score.",
+            got=f"{int(answers['units'].sum()):,} tokens to predict.",
+            hint="another text, or another run.",
+        )
+    return answers

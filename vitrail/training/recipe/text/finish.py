@@ -44,8 +44,8 @@ def write_text_run(
         spec = model.spec.model_dump(mode="json")
         task.config["kind"], task.config["objective"] = kind, objective
         task.config["model"] = {"name": "", "family": type(model.spec).__module__.rpartition(".")[2], "spec": spec}
-        hidden_rate = facts.get("hidden_rate", 0.0)
-        task.config["prepare"] = {"name": "text", "context": settings.context, "hidden_rate": hidden_rate}
+        masked_rate = facts.get("masked_rate", 0.0)
+        task.config["prepare"] = {"name": "text", "context": settings.context, "masked_rate": masked_rate}
         directory.write_config(task.run, task.config)
         num_params = sum(parameter.numel() for parameter in model.parameters())
         name = describe_size(model)

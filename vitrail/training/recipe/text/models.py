@@ -15,7 +15,10 @@ from vitrail.catalogue import MODELS
 from vitrail.contract import Model
 from vitrail.data.table import Source
 from vitrail.errors import SpecError, WeightsError
+from vitrail.training.settings import Settings
 from vitrail.training.task import Outcome, Task
+
+HEAD_WIDTH = 64
 
 
 def make_text_models(
@@ -38,8 +41,8 @@ def make_text_models(
             "models of text are trained from scratch.", got=f"--weights {weights}.", hint="no --weights."
         )
     module = plug.load(MODELS, family)
-    spec = module.Spec().override_words(overrides)
-    keys = [word.partition("=")[0] for word in overrides]
+    spec = module.Spec().override_words(_with_shape(overrides))
+    keys = [word.partition("=")[0] for word in _with_shape(overrides)]
     fixed = {"vocab", "pad", "causal", "context"} & set(keys)
     if fixed:
         name = min(fixed)
@@ -54,6 +57,16 @@ def make_text_models(
         return module.Model(module.Spec.parse({**more, **fields}))
 
     return new_model
+
+
+def _with_shape(overrides: Sequence[str]) -> list[str]:
+    """The overrides, with the usual heads and hidden width of a block if only its width is given."""
+    given = dict(word.partition("=")[::2] for word in overrides)
+    width = given.get("width", "")
+    if not width.isdecimal():
+        return list(overrides)
+    usual = {"heads": max(1, int(width) // HEAD_WIDTH), "hidden": 4 * int(width)}
+    return [*overrides, *(f"{key}={value}" for key, value in usual.items() if key not in given)]
 
 
 def train_text_model(task: Task, sizes: Sequence[Size]) -> Outcome:
@@ -73,20 +86,25 @@ class Size(NamedTuple):
 
 
 def choose_size(task: Task, sizes: Sequence[Size]) -> Task:
-    """Return the task with the last size that can train long enough; each is slower than the one before."""
-    left = task.seconds_left()
+    """Return the task with the last size that can train long enough; each is slower than the one before.
+
+    Fields that the user sets replace those of the size.
+    """
+    left, num, settings = task.seconds_left(), len(task.splits.train), task.settings
+    assert isinstance(settings, Settings)
 
     def choose() -> int:
         number = 0
         for larger, size in enumerate(sizes[1:], start=1):
-            if left is None:
-                break
-            larger_task = replace(task, new_model=partial(task.new_model, **size.fields))
-            speed = task.measure_speed(task.kind.new_model(larger_task))
-            if left * speed < size.epochs * len(task.splits.train):
+            if left is not None:
+                larger_task = replace(task, new_model=partial(task.new_model, **size.fields))
+                epochs = left * task.measure_speed(task.kind.new_model(larger_task)) / num
+            else:
+                epochs = settings.epochs or (settings.steps or 0) * settings.batch_size / num
+            if epochs < size.epochs:
                 break
             number = larger
         return number
 
-    number = task.decide("size", choose) if task.can_choose_model else 0
+    number = task.decide("size", choose)
     return replace(task, new_model=partial(task.new_model, **sizes[number].fields))

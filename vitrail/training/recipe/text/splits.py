@@ -89,10 +89,15 @@ def _hold_out_end(documents: Sequence[str], share: float) -> tuple[list[str], li
 
 def corpus_split_names(source: Table) -> tuple[str, ...]:
     """The splits of a text that a run was trained on."""
-    return tuple(dict.fromkeys((*(source.split_names or ("train",)), "val")))
+    names = source.split_names or ("train",)
+    return tuple(dict.fromkeys((*names, "val"))) if "train" in names else names
 
 
 def corpus_texts(source: Table, split: str, val_share: float) -> list[str]:
     """The documents of a split; all of them for any other name."""
+    if split in source.split_names:
+        if split == "train" and "val" not in source.split_names:
+            return split_corpus(source, val_share).texts["train"]
+        return [item.content() for item in source.split(split)]
     texts = split_corpus(source, val_share).texts if split in SPLITS else {}
     return texts.get(split) or [item.content() for item in source]
