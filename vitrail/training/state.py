@@ -139,7 +139,9 @@ class State:
         job.view.show(StepStatus(progress.step, done, self.epoch, self.shown_loss, self.lr, speed, max(0.0, left)))
         if self.timing is not None:
             self.timing.add(
-                step=progress.step, seconds=round(elapsed, 3), **{f"{job.noun}_per_second": round(speed, 2)}
+                step=progress.step,
+                seconds=round(elapsed, 3),
+                **{f"{job.noun}_per_second".replace(" ", "_"): round(speed, 2)},
             )
         self.shown_at, self.shown_step = time.monotonic(), progress.step
         self._compare_with_forecast(elapsed - progress.evaluation_seconds, max(0.0, left))
