@@ -42,9 +42,11 @@ def cut(text: str, **options: object) -> TextTokens:
     return found
 
 
-def test_the_lectures_tokens() -> None:
-    if not has_cl100k():
-        pytest.skip("no vocabulary of cl100k: set TIKTOKEN_CACHE_DIR")
+@pytest.mark.data
+def test_the_lectures_tokens(data_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ranks = (data_dir / "text/bpe/cl100k_base.tiktoken").read_bytes()
+    (tmp_path / verb.CL100K_CACHE).write_bytes(ranks)
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     found = cut(DECK_TEXT)
     assert [token.id for token in found.tokens] == DECK_IDS
     assert (len(found.tokens), found.num_utf16_units, found.num_characters) == (57, 252, 250)

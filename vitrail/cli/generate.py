@@ -28,12 +28,10 @@ def command(
     quiet: QuietFlag = False,
 ) -> None:
     """Continue a text with a language model, or translate it."""
-    from vitrail.data.text.argument import PIPE, read_argument
+    from vitrail.data.text.argument import read_argument
     from vitrail.verbs.generate import generate
 
-    text = prompt.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    if prompt == PIPE:
-        text = read_argument(prompt).text.removesuffix("\n")
+    text = read_argument(prompt).text.removesuffix("\n")
 
     def show(piece: str) -> None:
         sys.stdout.write(piece)

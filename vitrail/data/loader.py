@@ -14,11 +14,12 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from vitrail.batch import Batch, Fields
 from vitrail.data.preparation import Preparation
 from vitrail.data.rng import epoch_order, group_lengths, make_rng, times_before
-from vitrail.data.table import Finding, Item, Source, Stream
+from vitrail.data.table import Finding, Item, Source, Stream, Table
 from vitrail.errors import DataError
 from vitrail.machine import num_cores
 
@@ -105,10 +106,10 @@ class Loader:
 
     def _longest_by_batch(self) -> list[int]:
         """The length of the longest sample of each batch of the first epoch; empty if all have the same."""
-        if self.lengths is None:
+        if self.lengths is None or isinstance(self.source, Stream):
             return []
-        epoch = self._epoch_samples(0, 0, self.steps_per_epoch)
-        return [max(int(self.lengths[each.item.index]) for each in samples) for samples in epoch]
+        ordered, size = self.lengths[self._order(self.source, 0)[0]], self.batch_size
+        return [int(ordered[step * size : (step + 1) * size].max()) for step in range(self.steps_per_epoch)]
 
     def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
         """The batches of the steps from `start` to `stop`, counted over all epochs; endless without `stop`."""
@@ -164,21 +165,26 @@ class Loader:
         if isinstance(self.source, Stream):
             yield from self._stream_samples(self.source, epoch, first, last)
             return
-        order, repeats = epoch_order(
-            len(self.source),
-            seed=self.seed,
-            epoch=epoch,
-            shuffle=self.shuffle,
-            repeats=self.prepare.repeats,
-            balance=self.source.labels if self.balanced else None,
-        )
-        if self.lengths is not None:
-            order = group_lengths(order, self.lengths, size, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
-            repeats = times_before(order)
+        order, repeats = self._order(self.source, epoch)
         for step in range(first, last):
             positions = slice(step * size, (step + 1) * size)
             pairs = zip(order[positions].tolist(), repeats[positions].tolist(), strict=True)
             yield [Sample(self.source[index], repeat) for index, repeat in pairs]
+
+    def _order(self, source: Table, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The order of the samples in an epoch, and for each how often it occurred before in this epoch."""
+        order, repeats = epoch_order(
+            len(source),
+            seed=self.seed,
+            epoch=epoch,
+            shuffle=self.shuffle,
+            repeats=self.prepare.repeats,
+            balance=source.labels if self.balanced else None,
+        )
+        if self.lengths is None:
+            return order, repeats
+        order = group_lengths(order, self.lengths, self.batch_size, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
+        return order, times_before(order)
 
     def _stream_samples(self, source: Stream, epoch: int, first: int, last: int) -> Iterator[list[Sample]]:
         """Shards in random order, items through a shuffle buffer; those before batch `first` are skipped."""

@@ -17,9 +17,10 @@ from vitrail.report.run import write_report as write_page
 from vitrail.run.calibrate import calibrate
 from vitrail.run.card import model_card
 from vitrail.run.predictions import PREDICTIONS, prediction_rows, summary_of, write_predictions, write_summaries
+from vitrail.training.closing import answer_splits
 from vitrail.training.evaluation import Answers
 from vitrail.training.recipe.image.classifier import as_classifier
-from vitrail.training.recipe.image.finish import answer_splits, write_run
+from vitrail.training.recipe.image.finish import write_run
 from vitrail.training.recipe.image.models import make_image_models
 from vitrail.training.recipe.image.prepare import prepare_images
 from vitrail.training.recipe.image.splits import make_image_splits

@@ -24,9 +24,10 @@ from vitrail.report.masked_language import write_masked_report
 from vitrail.run.calibrate import calibrate, write_calibration
 from vitrail.run.text_card import masked_card
 from vitrail.run.text_model import TextModel, load_text_model
+from vitrail.training.closing import answer_splits
 from vitrail.training.evaluation import Answers, ProgressCallback
 from vitrail.training.recipe.text.evaluation import TextEvaluation, answer_table, open_split, run_settings
-from vitrail.training.recipe.text.finish import answer_splits, write_text_run
+from vitrail.training.recipe.text.finish import write_text_run
 from vitrail.training.recipe.text.models import make_text_models
 from vitrail.training.recipe.text.splits import corpus_split_names, corpus_texts, make_text_splits, open_text
 from vitrail.training.recipe.text.tokens import as_token_model, store_tokenizer, text_settings, tokenizer_of

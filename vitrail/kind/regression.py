@@ -22,10 +22,11 @@ from vitrail.run.artefact import NUMBER
 from vitrail.run.number_card import number_card
 from vitrail.run.number_predictions import NumberRow, number_rows, write_number_rows, write_number_summaries
 from vitrail.run.predictions import PREDICTIONS
+from vitrail.training.closing import answer_splits
 from vitrail.training.evaluation import Answers, ProgressCallback, infer
 from vitrail.training.learner import Learner
 from vitrail.training.recipe.image.classifier import as_classifier
-from vitrail.training.recipe.image.finish import answer_splits, write_run
+from vitrail.training.recipe.image.finish import write_run
 from vitrail.training.recipe.image.models import make_image_models
 from vitrail.training.recipe.image.prepare import prepare_images
 from vitrail.training.recipe.image.splits import make_image_splits

@@ -24,9 +24,10 @@ from vitrail.run.text_card import translation_card
 from vitrail.run.text_model import TextModel
 from vitrail.run.translation import translate_all
 from vitrail.run.translation_rows import TRANSLATIONS, TranslationRow, write_translations
+from vitrail.training.closing import answer_splits
 from vitrail.training.evaluation import ProgressCallback
 from vitrail.training.recipe.text.evaluation import ALL, TextEvaluation, answer_table, open_split, run_settings
-from vitrail.training.recipe.text.finish import answer_splits, write_text_run
+from vitrail.training.recipe.text.finish import write_text_run
 from vitrail.training.recipe.text.models import make_text_models
 from vitrail.training.recipe.text.settings import TranslationSettings
 from vitrail.training.recipe.text.tokens import (

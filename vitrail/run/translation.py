@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
+from jaxtyping import Int64
+from torch import Tensor
 
+from vitrail.contract import TokenModel
+from vitrail.data.prepare.text import pad_rows
 from vitrail.data.text.parallel import LANGUAGES, TASK, task_prefix
 from vitrail.data.text.tokenizer import END, START, Ids, Tokenizer
 from vitrail.errors import DataError, RunError
@@ -32,18 +35,8 @@ def translate_all(
     device = model.embed.weight.device
     for start in range(0, len(order), BATCH_SIZE):
         rows = order[start : start + BATCH_SIZE]
-        longest = max(len(sources[row]) for row in rows)
-        batch = np.full((len(rows), longest), tokenizer.pad, dtype=np.int64)
-        for row, index in enumerate(rows):
-            batch[row, : len(sources[index])] = sources[index]
-        best = beam_search(
-            model,
-            torch.from_numpy(batch).to(device),
-            start=tokenizer.special(START),
-            end=tokenizer.special(END),
-            pad=tokenizer.pad,
-            beam=beam,
-        )
+        batch = pad_rows([sources[row] for row in rows], tokenizer.pad, max(len(sources[row]) for row in rows))
+        best = _search(model, tokenizer, batch.to(device), beam)
         found |= {index: tokenizer.decode(each.ids) for index, each in zip(rows, best, strict=True)}
         if progress is not None:
             progress(len(found), len(sources))
@@ -59,16 +52,13 @@ def translate_one(
         raise DataError("there is nothing to translate.", got="an empty text.", hint="a sentence.")
     text = written_task(opened.config, sentence, to)
     ids = np.append(tokenizer.encode(text), tokenizer.special(END))
-    with torch.inference_mode():
-        (best,) = beam_search(
-            opened.model,
-            opened.batch_of_one(ids),
-            start=tokenizer.special(START),
-            end=tokenizer.special(END),
-            pad=tokenizer.pad,
-            beam=beam,
-        )
+    (best,) = _search(opened.model, tokenizer, opened.batch_of_one(ids), beam)
     return ids, best
+
+
+def _search(model: TokenModel, tokenizer: Tokenizer, source: Int64[Tensor, "B M"], beam: int) -> list[Hypothesis]:
+    start, end = tokenizer.special(START), tokenizer.special(END)
+    return beam_search(model, source, start=start, end=end, pad=tokenizer.pad, beam=beam)
 
 
 def written_task(config: dict[str, Any], sentence: str, to: str | None) -> str:

@@ -10,9 +10,16 @@ import torch
 
 from vitrail.data.table import Table
 from vitrail.machine import num_cores
+from vitrail.training.evaluation import Answers
 from vitrail.training.task import Outcome, Task
 
 MAX_SHOWN = 3  # samples named in a message
+
+
+def answer_splits(task: Task, outcome: Outcome) -> dict[str, Answers]:
+    """The answers for the validation split and, if there is one, the test split."""
+    test = task.splits.test
+    return {"val": outcome.val, **({} if test is None else {"test": task.infer(outcome.model, test, "Testing")})}
 
 
 def collect_skipped(task: Task) -> dict[str, str]:

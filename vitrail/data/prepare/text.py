@@ -147,8 +147,12 @@ class TextRows:
         return {name: self._pad([each[place] for each in samples if each]) for place, name in enumerate(self.fields)}
 
     def _pad(self, rows: Sequence[Ids]) -> torch.Tensor:
-        longest = self.window or -(-max(map(len, rows), default=1) // MULTIPLE) * MULTIPLE
-        padded = np.full((len(rows), longest), self.pad, dtype=np.int64)
-        for row, ids in zip(padded, rows, strict=True):
-            row[: len(ids)] = ids
-        return torch.from_numpy(padded)
+        return pad_rows(rows, self.pad, self.window or -(-max(map(len, rows), default=1) // MULTIPLE) * MULTIPLE)
+
+
+def pad_rows(rows: Sequence[Ids], pad: int, longest: int) -> torch.Tensor:
+    """Rows of ids as one tensor."""
+    padded = np.full((len(rows), longest), pad, dtype=np.int64)
+    for row, ids in zip(padded, rows, strict=True):
+        row[: len(ids)] = ids
+    return torch.from_numpy(padded)

@@ -243,7 +243,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 
 def parse_tokenizer(text: str) -> Tokenizer:
-    """Build a tokenizer from the content of tokenizer.json; ValueError if it is none."""
+    """Build a tokenizer from the content of tokenizer.json; ValueError if it is something else."""
     import tokenizers
 
     try:

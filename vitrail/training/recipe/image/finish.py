@@ -21,15 +21,8 @@ from vitrail.run import directory
 from vitrail.run.artefact import Card, mark_finished, write_artefact
 from vitrail.run.golden import NUM_GOLDEN
 from vitrail.training.closing import collect_facts, collect_skipped, make_result
-from vitrail.training.evaluation import Answers
 from vitrail.training.recipe.image.classifier import as_classifier
 from vitrail.training.task import Outcome, Task
-
-
-def answer_splits(task: Task, outcome: Outcome) -> dict[str, Answers]:
-    """The answers for the validation split and, if there is one, the test split."""
-    test = task.splits.test
-    return {"val": outcome.val, **({} if test is None else {"test": task.infer(outcome.model, test, "Testing")})}
 
 
 def write_run(

@@ -13,16 +13,9 @@ from vitrail.run import directory
 from vitrail.run.artefact import WEIGHTS, mark_finished
 from vitrail.run.predictions import SUMMARY
 from vitrail.training.closing import collect_facts, collect_skipped, make_result
-from vitrail.training.evaluation import Answers
 from vitrail.training.recipe.text.tokens import text_settings, tokenizer_of
 from vitrail.training.task import Outcome, Task
 from vitrail.weights import tensor_files
-
-
-def answer_splits(task: Task, outcome: Outcome) -> dict[str, Answers]:
-    """The answers for the validation split and, if there is one, the test split."""
-    test = task.splits.test
-    return {"val": outcome.val, **({} if test is None else {"test": task.infer(outcome.model, test, "Testing")})}
 
 
 def write_text_run(
