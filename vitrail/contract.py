@@ -21,7 +21,7 @@ from vitrail.errors import ShapeError
 from vitrail.metric.score import Metric, Score
 from vitrail.nn.dot_product import check_heads
 from vitrail.nn.embedding import TextPosition
-from vitrail.nn.rotary import check_rotary
+from vitrail.nn.rotary import Rotary, check_rotary
 from vitrail.spec import PartialFraction, SizeNd, Spec
 from vitrail.tokens import Layout, Tokens
 
@@ -176,6 +176,12 @@ class TokenSpec(Spec):
     def layout(self) -> Layout:
         """The layout of a full context."""
         return Layout(grid=(self.context,))
+
+    def new_rotary(self) -> Rotary | None:
+        """What rotates queries and keys in all layers, where positions are rotary."""
+        if self.position != "rotary":
+            return None
+        return Rotary(num_places=self.context, width=self.width // self.heads)
 
 
 class TokenModel(Model):

@@ -42,6 +42,7 @@ class LanguageModel(contract.TokenModel):
             position=spec.position,
             dropout_rate=spec.dropout_rate,
         )
+        self.rotary = spec.new_rotary()
         self.blocks: Encoder = build_encoder(
             self._new_attention,
             depth=spec.depth,
@@ -60,7 +61,7 @@ class LanguageModel(contract.TokenModel):
             width=spec.width,
             heads=spec.heads,
             causal=spec.causal,
-            rotary=spec.position == "rotary",
+            rotary=self.rotary,
             dropout_rate=spec.dropout_rate,
             weights_dropout_rate=0.0,
         )

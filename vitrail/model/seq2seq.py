@@ -35,7 +35,7 @@ class Seq2Seq(contract.TokenModel):
     def __init__(self, spec: Spec) -> None:
         super().__init__()
         self.spec = spec
-        width, rotary = spec.width, spec.position == "rotary"
+        width, rotary = spec.width, spec.new_rotary()
         self.embed = TokenEmbedding(
             vocab=spec.vocab,
             width=width,

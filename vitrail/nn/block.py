@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.nn.cache import Cache
+from vitrail.nn.dropout import Dropout
 from vitrail.tokens import Tokens
 
 
@@ -28,9 +29,9 @@ class Mlp(nn.Module):
         super().__init__()
         self.fc1 = nn.Linear(width, hidden)
         self.act = nn.GELU(approximate="tanh" if activation == "gelu_tanh" else "none")
-        self.drop1 = nn.Dropout(dropout_rate if hidden_dropout_rate is None else hidden_dropout_rate)
+        self.drop1 = Dropout(dropout_rate if hidden_dropout_rate is None else hidden_dropout_rate)
         self.fc2 = nn.Linear(hidden, width)
-        self.drop2 = nn.Dropout(dropout_rate)
+        self.drop2 = Dropout(dropout_rate)
 
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
         return self.drop2(self.fc2(self.drop1(self.act(self.fc1(x)))))

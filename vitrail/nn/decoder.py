@@ -9,6 +9,7 @@ from torch import nn
 from vitrail.nn.attention.full import Attention, CrossAttention
 from vitrail.nn.block import DropPath, Mlp
 from vitrail.nn.cache import Cache
+from vitrail.nn.rotary import Rotary
 from vitrail.tokens import Tokens
 
 
@@ -32,7 +33,7 @@ class DecoderBlock(nn.Module):
         context_width: int | None = None,
         bias: bool = True,
         activation: str = "gelu",
-        rotary: bool = False,
+        rotary: Rotary | None = None,
         dropout_rate: float = 0.0,
         weights_dropout_rate: float | None = None,
         hidden_dropout_rate: float | None = None,

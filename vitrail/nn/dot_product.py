@@ -110,6 +110,16 @@ def _write_out(q: Tensor, k: Tensor, fused: bool | None) -> bool:
     return not fused if fused is not None else q.device.type == "cpu" and q.dtype == torch.bfloat16
 
 
+def split_heads(x: Float[Tensor, "B N D"], heads: int, *, num: int) -> Float[Tensor, "num B H N E"]:
+    """Cut concatenated projections, such as queries, keys and values, into those of each head."""
+    return x.reshape(*x.shape[:-1], num, heads, -1).permute(2, 0, 3, 1, 4)
+
+
+def merge_heads(heads: Float[Tensor, "B H N E"]) -> Float[Tensor, "B N D"]:
+    """Concatenate what the heads have computed."""
+    return heads.transpose(1, 2).flatten(2)
+
+
 def check_heads(width: int, heads: int) -> None:
     """Reject a number of heads that does not divide the width."""
     if heads < 1 or width % heads:

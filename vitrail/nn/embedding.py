@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from vitrail.errors import ShapeError
+from vitrail.nn.dropout import Dropout
 from vitrail.tokens import Layout, Tokens
 
 INIT_STD = 0.02
@@ -23,7 +24,7 @@ class TokenEmbedding(nn.Embedding):
         super().__init__(vocab, width)
         self.context = context
         self.positions = nn.Embedding(context, width) if position == "learned" else None
-        self.drop = nn.Dropout(dropout_rate)
+        self.drop = Dropout(dropout_rate)
         if self.positions is not None:
             nn.init.normal_(self.positions.weight, std=INIT_STD)
 

@@ -8,34 +8,31 @@ from __future__ import annotations
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.errors import SpecError
 
 BASE = 10000.0
 
 
-def rotate(
-    q: Float[Tensor, "B H N E"], k: Float[Tensor, "B H N E"], first_place: int = 0
-) -> tuple[Float[Tensor, "B H N E"], Float[Tensor, "B H N E"]]:
-    """Rotate the queries and keys of tokens in a row, the first of which is at `first_place`."""
-    cos, sin = angles(q.shape[-2], q.shape[-1], first_place, like=q)
-    return _rotate_one(q, cos, sin), _rotate_one(k, cos, sin)
+class Rotary(nn.Module):
+    """Rotates vectors by their places, up to `num_places`; one instance serves all layers of a model."""
 
+    cos: Float[Tensor, "M E"]
+    sin: Float[Tensor, "M E"]
 
-def angles(
-    num: int, width: int, first_place: int, *, like: Tensor
-) -> tuple[Float[Tensor, "N E"], Float[Tensor, "N E"]]:
-    """The cosines and sines of `num` places for heads of this width, an even number."""
-    rate = BASE ** (-torch.arange(0, width, 2, dtype=torch.float32, device=like.device) / width)
-    place = torch.arange(first_place, first_place + num, dtype=torch.float32, device=like.device)
-    angle = torch.outer(place, rate).repeat(1, 2)
-    return angle.cos().to(like.dtype), angle.sin().to(like.dtype)
+    def __init__(self, *, num_places: int, width: int) -> None:
+        super().__init__()
+        self.shift = width // 2
+        rate = BASE ** (-torch.arange(0, width, 2, dtype=torch.float32) / width)
+        angle = torch.outer(torch.arange(num_places, dtype=torch.float32), rate)
+        self.register_buffer("cos", angle.cos().repeat(1, 2), persistent=False)
+        self.register_buffer("sin", torch.cat([-angle.sin(), angle.sin()], dim=1), persistent=False)
 
-
-def _rotate_one(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat([-second, first], dim=-1) * sin
+    def forward(self, x: Float[Tensor, "... N E"], first_place: int = 0) -> Float[Tensor, "... N E"]:
+        """Rotate tokens in a row, the first of which is at `first_place`."""
+        places = slice(first_place, first_place + x.shape[-2])
+        return x * self.cos[places].to(x.dtype) + x.roll(self.shift, dims=-1) * self.sin[places].to(x.dtype)
 
 
 def check_rotary(position: str, width: int, heads: int) -> None:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from einops import rearrange
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from vitrail import spec
 from vitrail.errors import SpecError
 from vitrail.nn.cache import Cache, extend
-from vitrail.nn.dot_product import attend, attention_weights, check_heads
-from vitrail.nn.rotary import rotate
+from vitrail.nn.dot_product import attend, attention_weights, check_heads, merge_heads, split_heads
+from vitrail.nn.dropout import Dropout
+from vitrail.nn.rotary import Rotary
 from vitrail.tokens import Layout, Tokens
 
 
@@ -40,7 +40,7 @@ class Attention(nn.Module):
         heads: int,
         bias: bool = True,
         causal: bool = False,
-        rotary: bool = False,
+        rotary: Rotary | None = None,
         dropout_rate: float = 0.0,
         weights_dropout_rate: float | None = None,
     ) -> None:
@@ -51,18 +51,18 @@ class Attention(nn.Module):
         self.fused: bool | None = None
         self.qkv = nn.Linear(width, 3 * width, bias=bias)
         self.proj = nn.Linear(width, width)
-        self.proj_drop = nn.Dropout(dropout_rate)
+        self.proj_drop = Dropout(dropout_rate)
 
     def split(self, tokens: Tokens, first_place: int = 0) -> tuple[Float[Tensor, "B H N E"], ...]:
         """Compute the queries, keys and values of each head; `first_place` is the place of the first token."""
-        q, k, v = rearrange(self.qkv(tokens.x), "B N (three H E) -> three B H N E", three=3, H=self.heads)
-        if self.rotary:
-            q, k = rotate(q, k, first_place)
-        return q, k, v
+        qkv = split_heads(self.qkv(tokens.x), self.heads, num=3)
+        if self.rotary is None:
+            return qkv.unbind()
+        return *self.rotary(qkv[:2], first_place), qkv[2]
 
     def merge(self, heads: Float[Tensor, "B H N E"]) -> Float[Tensor, "B N D"]:
         """Concatenate the heads' outputs and project them."""
-        return self.proj_drop(self.proj(rearrange(heads, "B H N E -> B N (H E)")))
+        return self.proj_drop(self.proj(merge_heads(heads)))
 
     def forward(self, tokens: Tokens) -> Float[Tensor, "B N D"]:
         q, k, v = self.split(tokens)
@@ -116,15 +116,15 @@ class CrossAttention(nn.Module):
         self.q = nn.Linear(width, width, bias=bias)
         self.kv = nn.Linear(context_width or width, 2 * width, bias=bias)
         self.proj = nn.Linear(width, width)
-        self.proj_drop = nn.Dropout(dropout_rate)
+        self.proj_drop = Dropout(dropout_rate)
 
     def split_queries(self, tokens: Tokens) -> Float[Tensor, "B H N E"]:
         """Compute the queries of each head."""
-        return rearrange(self.q(tokens.x), "B N (H E) -> B H N E", H=self.heads)
+        return split_heads(self.q(tokens.x), self.heads, num=1)[0]
 
     def read(self, context: Tokens) -> Cache:
         """Compute the context's keys and values, once for any number of steps."""
-        k, v = rearrange(self.kv(context.x), "B M (two H E) -> two B H M E", two=2, H=self.heads)
+        k, v = split_heads(self.kv(context.x), self.heads, num=2)
         return Cache(k, v, context.mask)
 
     def split(self, tokens: Tokens, context: Tokens) -> tuple[Float[Tensor, "B H _ E"], ...]:
@@ -134,7 +134,7 @@ class CrossAttention(nn.Module):
 
     def merge(self, heads: Float[Tensor, "B H N E"]) -> Float[Tensor, "B N D"]:
         """Concatenate the heads' outputs and project them."""
-        return self.proj_drop(self.proj(rearrange(heads, "B H N E -> B N (H E)")))
+        return self.proj_drop(self.proj(merge_heads(heads)))
 
     def forward(self, tokens: Tokens, context: Tokens) -> Float[Tensor, "B N D"]:
         return self.step(tokens, self.read(context))
