@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import torch
 from jaxtyping import Float
@@ -149,6 +149,13 @@ class Classifier(Model):
         self.about = replace(self.about, **fields)
 
 
+class PatchClassifier(Classifier):
+    """A classifier whose tokens are the cells of a grid, so that patches of an image can be hidden from it."""
+
+    cell_positions: Callable[[tuple[int, ...]], Float[Tensor, "N D"]]
+    """From a grid to the positions that `tokenize` adds to its cells; zeros if there are none."""
+
+
 class TokenSpec(Spec):
     """What the specifications of all models of text declare."""
 
@@ -190,6 +197,14 @@ class TokenModel(Model):
     spec: TokenSpec
     logits: Callable[[Tensor], Tensor]
     """From encoded or decoded tokens to logits."""
+
+
+class Monitoring(NamedTuple):
+    """What an evaluation shows besides its score."""
+
+    scores: tuple[Score, ...] = ()
+    problem: str | None = None
+    """What is wrong with the model, if anything; training then goes back to an earlier checkpoint."""
 
 
 class Objective(nn.Module):
@@ -236,6 +251,10 @@ class Objective(nn.Module):
     def score(self, answers: Fields) -> Score:
         """Score the answers for all samples."""
         raise NotImplementedError
+
+    def monitor(self, answers: Fields) -> Monitoring:  # noqa: ARG002 - for those that have more to say
+        """Look at the answers of an evaluation once more: further scores, and whether the model is broken."""
+        return Monitoring()
 
     def sample_losses(self, answers: Fields) -> Float[Tensor, " n"]:
         """The loss of each sample, to compare two models on the same samples."""

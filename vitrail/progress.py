@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,11 +47,12 @@ class LineView:
             f"{status.samples_per_second:,.0f}/s  {duration(status.seconds_left)} left{self.best}"
         )
 
-    def show_score(self, step: int, score: Score, best: Score) -> None:
+    def show_score(self, step: int, score: Score, best: Score, others: Sequence[Score] = ()) -> None:
         """Print the validation score, and that of the weights saved as best (the loss counts in that choice too)."""
         value, highest = score.metric.format(score.value), score.metric.format(best.value)
         self.best = f"  best {highest}"
-        self.say(f"      step {step:,}: {score.metric.title} {value} on validation data (best {highest})")
+        more = "".join(f"; {each.metric.title} {each.text}" for each in others)
+        self.say(f"      step {step:,}: {score.metric.title} {value} on validation data (best {highest}){more}")
 
     def progress(self, label: str, done: int, total: int) -> None:
         """Print progress of anything but training steps."""

@@ -46,7 +46,10 @@ def command(
     model: ModelOption = None,
     weights: WeightsOption = None,
     recipe: Annotated[
-        str, typer.Option(help="auto, probe, finetune or scratch; for text language, masked_language or translate.")
+        str,
+        typer.Option(
+            help="auto, probe, finetune, scratch or pretrain; for text language, masked_language or translate."
+        ),
     ] = "auto",
     minutes: MinutesOption = None,
     run: RunOption = None,
@@ -111,6 +114,11 @@ def _describe_score(split: str, score: dict[str, Any]) -> str:
         return _describe_text_score(split, score)
     images = "training images, by cross-validation" if score.get("cross_validated") else f"{split} images"
     num = f" on {score['n']:,} {images}"
+    if "masked_loss" in score:
+        value = f"loss {score['masked_loss']:.4g} on hidden patches{num}"
+        if score["knn"] is None:
+            return value
+        return f"{value}; nearest neighbours {percent(score['knn'])}, linear model {percent(score['linear'])}"
     if "mae" in score:
         if score["mae"] is None:
             return f"no finite predictions{num}"

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from vitrail.errors import DataError
 
-PURPOSES = {"order": 0, "pixels": 1, "mix": 2, "split": 3, "batches": 4}
+PURPOSES = {"order": 0, "pixels": 1, "mix": 2, "split": 3, "batches": 4, "masks": 5}
 STRETCH_BATCHES = 64  # sorted by length at once
 KEY_RANGE = 2**64
 
 
 def make_rng(
-    purpose: Literal["order", "pixels", "mix", "split", "batches"],
+    purpose: Literal["order", "pixels", "mix", "split", "batches", "masks"],
     *,
     seed: int,
     epoch: int,

@@ -74,7 +74,7 @@ def new_model(task: Task) -> Model:
     return task.new_model(num_classes=len(task.splits.train.classes))
 
 
-def new_objective(task: Task) -> Classify:
+def new_objective(task: Task, model: Model | None = None) -> Classify:
     """Create the loss function."""
     settings, train = task.settings, task.splits.train
     weights = None

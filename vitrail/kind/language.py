@@ -57,7 +57,7 @@ def new_model(task: Task) -> Model:
     return task.new_model(vocab=tokenizer.num_tokens, pad=tokenizer.pad, context=context, causal=True)
 
 
-def new_objective(task: Task) -> NextToken:
+def new_objective(task: Task, model: Model | None = None) -> NextToken:
     """Create the loss function."""
     return NextToken(pad=tokenizer_of(task).pad)
 

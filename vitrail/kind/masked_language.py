@@ -60,7 +60,7 @@ def new_model(task: Task) -> Model:
     return task.new_model(vocab=tokenizer.num_tokens, pad=tokenizer.pad, context=context, causal=False)
 
 
-def new_objective(task: Task) -> MaskedTokens:
+def new_objective(task: Task, model: Model | None = None) -> MaskedTokens:
     """Create the loss function."""
     return MaskedTokens(pad=tokenizer_of(task).pad)
 

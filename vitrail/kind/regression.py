@@ -93,7 +93,7 @@ def new_model(task: Task) -> Model:
     return model
 
 
-def new_objective(task: Task) -> Regress:
+def new_objective(task: Task, model: Model | None = None) -> Regress:
     """Create the loss function, with the mean and standard deviation of the training data."""
     values = task.splits.train.values
     assert values is not None

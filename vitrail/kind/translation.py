@@ -112,7 +112,7 @@ def new_model(task: Task) -> Model:
     return task.new_model(vocab=tokenizer.num_tokens, pad=tokenizer.pad, context=text_settings(task.settings).context)
 
 
-def new_objective(task: Task) -> Translate:
+def new_objective(task: Task, model: Model | None = None) -> Translate:
     """Create the loss function."""
     settings = task.settings
     assert isinstance(settings, TranslationSettings)
@@ -248,6 +248,6 @@ def evaluate(
     return TextEvaluation(kind="translation", split=chosen, scores=scores, learned_from=learned_from)
 
 
-def write_report(path: Path, source: Source, *, model: Model | None = None) -> None:  # noqa: ARG001 - files do
+def write_report(path: Path, source: Source, *, model: Model | None = None) -> None:
     """Write the page of a run."""
     write_translation_report(path)

@@ -15,7 +15,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from torch import Tensor, nn
 
 from vitrail import plug, spec
-from vitrail.contract import Classifier, ImageSpec
+from vitrail.contract import ImageSpec, PatchClassifier
 from vitrail.errors import SpecError
 from vitrail.nn.attention import full
 from vitrail.nn.dot_product import check_heads
@@ -96,7 +96,7 @@ class Spec(ImageSpec):
         return Layout(self.layout.grid, prefix)
 
 
-class VisionTransformer(Classifier):
+class VisionTransformer(PatchClassifier):
     """Patch embedding, positions, encoder blocks and head: `forward` is `classify(encode(tokenize(image)))`."""
 
     pos_fixed: Tensor | None
@@ -189,6 +189,11 @@ class VisionTransformer(Classifier):
         if grid == self.spec.layout.grid:
             return self.pos_fixed
         return fixed_table(self.spec.position, grid, self.spec.width)
+
+    def cell_positions(self, grid: tuple[int, ...]) -> Float[Tensor, "N D"]:
+        """The positions of the cells of this grid; zeros if the model has none."""
+        table, num = self.position_table(grid), Layout(grid).num_cells
+        return torch.zeros(num, self.spec.width) if table is None else table[0, -num:]
 
     def tokenize(self, image: Float[Tensor, "B C *size"]) -> Tokens:
         """z_0 = [x_class; x_p E] + E_pos (equation 1)."""

@@ -44,6 +44,8 @@ VAL_SCORES = {
     "val_map": "validation mean average precision",
     "val_accuracy": "validation accuracy on hidden tokens",
     "val_token_accuracy": "validation accuracy on next tokens",
+    "val_knn": "nearest neighbours of the features",
+    "val_linear": "linear model on the features",
 }
 
 

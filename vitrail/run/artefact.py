@@ -27,6 +27,7 @@ from vitrail.weights.source import get_format
 
 WEIGHTS, LABELS = "model.safetensors", "labels.json"
 IMAGE_KINDS = ("classification", "regression")
+PRETRAINING = "pretraining"
 NUMBER = "number"  # what a regression run predicts, if nobody named it
 Card = Callable[[Mapping[str, Any], Mapping[str, Any], list[str]], str]
 """Makes a model card from the facts and the result of a run, and the libraries that can load the model."""
@@ -131,7 +132,7 @@ def load(path: str | Path) -> Classifier:
     path = Path(path)
     config, result = open_run(path)
     kind = str(config.get("kind", IMAGE_KINDS[0]))
-    if kind not in IMAGE_KINDS:
+    if kind not in (*IMAGE_KINDS, PRETRAINING):
         raise RunError(
             f"{path} is a run on text, not on images.",
             got=f"a run of the kind {kind}.",

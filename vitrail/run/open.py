@@ -7,8 +7,8 @@ from pathlib import Path
 
 from vitrail import catalogue, matching
 from vitrail.engine.exported import ExportedModel, ImageModel, find_exported_file, open_exported
-from vitrail.errors import UnknownNameError, WeightsError
-from vitrail.run.artefact import WEIGHTS, is_run, load
+from vitrail.errors import RunError, UnknownNameError, WeightsError
+from vitrail.run.artefact import PRETRAINING, WEIGHTS, is_run, kind_of, load
 from vitrail.run.calibrate import check_thresholds
 from vitrail.run.golden import ROUNDED_TOLERANCE, TOLERANCE, replay
 from vitrail.weights.source import load_weights
@@ -17,6 +17,12 @@ from vitrail.weights.source import load_weights
 def open_model(model: str | Path, weights: str | Path | None = None) -> ImageModel:
     """Open a model in evaluation mode, with its `preprocess` and, if it was trained here, its `labels`."""
     if weights is None and is_run(model):
+        if kind_of(model) == PRETRAINING:
+            raise RunError(
+                f"{model} is pretrained, and has no classifier yet.",
+                got="a run of the recipe pretrain.",
+                hint=f"vitrail train DATA --weights {model}, or vitrail explain, which shows its reconstructions.",
+            )
         return load(model)
     if weights is None and (file := find_exported_file(model)) is not None:
         exported = open_exported(file)

@@ -92,7 +92,7 @@ def search_lr(task: Task) -> LrSearch:
             "this recipe has no learning rate.", got="a recipe without training steps.", hint="--recipe finetune."
         )
     model = task.kind.new_model(task)
-    learner = Learner(model, task.kind.new_objective(task)).to(task.world.device).train()
+    learner = Learner(model, task.kind.new_objective(task, model)).to(task.world.device).train()
     loader = task.make_loader(task.splits.train, task.kind.preparation(task, model, training=True), training=True)
     # As the run would compute: on its device, in its number format, with its kernels.
     kernels, _, muon = measure_training(learner, loader, settings, task.world)

@@ -7,6 +7,7 @@ ends with the same bits as one that was not.
 
 from __future__ import annotations
 
+import math
 from contextlib import closing, nullcontext
 
 import torch
@@ -16,6 +17,7 @@ from vitrail.batch import Batch, split_fields
 from vitrail.training import optim
 from vitrail.training.interrupt import Interrupted, StopSignal
 from vitrail.training.run_progress import RunProgress
+from vitrail.training.sam import ascended
 from vitrail.training.schedule import lr_scale
 from vitrail.training.state import LoopJob, State
 
@@ -58,6 +60,16 @@ def train(job: LoopJob) -> RunProgress:
 
 
 def compute_gradients(job: LoopJob, batch: Batch, step: int, stop: StopSignal) -> tuple[float, float, bool]:
+    """Compute loss and gradients of a batch; with SAM, the loss at the weights and the gradients of a point nearby."""
+    loss, norm, stopping = backpropagate(job, batch, step, stop)
+    if job.settings.sam is None or not (math.isfinite(loss) and math.isfinite(norm)):
+        return loss, norm, stopping
+    with ascended(job.wrapped.parameters(), job.settings.sam):
+        _, norm, _ = backpropagate(job, batch, step, stop)  # the same seed, so the same dropout
+    return loss, norm, stopping
+
+
+def backpropagate(job: LoopJob, batch: Batch, step: int, stop: StopSignal) -> tuple[float, float, bool]:
     """Compute loss and gradients of a batch over all processes, accumulating over parts that fit in memory.
 
     The loss is the sum over all units of all processes and parts, divided by their number. Returns it, the gradient

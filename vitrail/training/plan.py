@@ -48,7 +48,8 @@ def measure_training(learner: Learner, loader: Loader, settings: CommonSettings,
     update = throughput.time_update(learner, _make_update(learner, settings, getattr(torch, muon)), world)
     data, overlaps = throughput.time_data(loader), world.device.type != "cpu"
     num_bytes = cost.bytes_per_sample * loader.longest_ratio  # the longest batch must fit too
-    cost = cost._replace(update=update, data=data, overlaps=overlaps, bytes_per_sample=num_bytes)
+    passes = 1 if settings.sam is None else 2
+    cost = cost._replace(update=update, data=data, overlaps=overlaps, bytes_per_sample=num_bytes, passes=passes)
     return Measurement(kernels, cost, muon)
 
 

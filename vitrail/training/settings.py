@@ -53,6 +53,8 @@ class Settings(CommonSettings):
     """The fraction of the run over which the learning rate rises."""
     clip: NonNegativeFloat = 1.0
     """The maximum gradient norm; 0 for no clipping."""
+    sam: FinitePositive | None = None
+    """The radius of sharpness-aware minimisation, such as 0.05; None for none. A step takes twice as long."""
     ema: PartialFraction = 0.0
     """The decay of the EMA of the weights, which is evaluated and saved; 0 for no EMA."""
     balanced: bool = False

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.batch import Batch
+from vitrail.contract import Monitoring
 from vitrail.data.loader import Loader
 from vitrail.errors import RunError, TrainError
 from vitrail.metric.score import Score
@@ -221,6 +222,9 @@ class State:
         score: Score = job.world.on_rank_zero(lambda: objective.score(answers.fields))
         if not math.isfinite(score.loss):
             return "the validation loss is not finite"
+        monitoring: Monitoring = job.world.on_rank_zero(lambda: objective.monitor(answers.fields))
+        if monitoring.problem is not None:
+            return monitoring.problem
         repeated, progress.evaluated_step = progress.evaluated_step == progress.step, progress.step
         if score.better_than(self.best):
             progress.best, progress.best_step, progress.stale = score[1:], progress.step, 0
@@ -229,9 +233,10 @@ class State:
         best = self.best
         assert best is not None
         if not repeated:
-            scores = {"val_loss": score.loss, f"val_{score.metric.name}": score.value}  # the metric may be the loss
+            scores = {"val_loss": score.loss}
+            scores |= {f"val_{each.metric.name}": each.value for each in (score, *monitoring.scores)}
             self._write(**self._mean_loss(), lr=self.lr, **scores)
-        job.view.show_score(progress.step, score, best)
+        job.view.show_score(progress.step, score, best, monitoring.scores)
         self.last_evaluation = time.monotonic() - began
         progress.evaluation_seconds += self.last_evaluation
         progress.evaluated_at = job.clock.elapsed

@@ -47,6 +47,8 @@ class Outcome(NamedTuple):
     val: Answers
     steps: int
     notes: tuple[str, ...]
+    objective: Objective | None = None
+    """What was trained with the model, if the end of the run needs its parameters."""
 
 
 class Kind(Protocol):
@@ -58,8 +60,8 @@ class Kind(Protocol):
     def new_model(self, task: Task) -> Model:
         """Create the requested model with the outputs that the data needs."""
 
-    def new_objective(self, task: Task) -> Objective:
-        """Create the objective of a recipe that does not bring its own."""
+    def new_objective(self, task: Task, model: Model | None = None) -> Objective:
+        """Create the objective of a recipe that does not bring its own; one with parameters is made for a model."""
 
     def answer_cost(self, splits: Splits) -> float:
         """What the final answers cost besides their scores, in evaluations of a sample: translations are searched."""
@@ -172,7 +174,7 @@ class Task:
     def infer(self, model: Model, source: Source, label: str, objective: Objective | None = None) -> Answers:
         """Compute the answers for all items of a source in float32, as the finished model will."""
         return infer(
-            Learner(model, objective or self.kind.new_objective(self)).to(self.world.device),
+            Learner(model, objective or self.kind.new_objective(self, model)).to(self.world.device),
             self.make_loader(source, self.kind.preparation(self, model, training=False)),
             self.world,
             progress=lambda done, total: self.view.progress(label, done, total),
@@ -184,7 +186,7 @@ class Task:
         self.trained.add(self.stages)
         settings, world, val = self.settings, self.world, self.splits.val
         assert isinstance(settings, Settings)
-        learner = Learner(model, objective or self.kind.new_objective(self))
+        learner = Learner(model, objective or self.kind.new_objective(self, model))
         check_parts(learner, settings.accumulate or 1)
         check_coupled(learner, settings)
         if world.is_rank_zero:
@@ -248,7 +250,7 @@ class Task:
 
     def measure_speed(self, model: Model) -> float:
         """Measure training speed in samples per second over all processes, counting whole steps."""
-        learner = Learner(model, self.kind.new_objective(self)).to(self.world.device)
+        learner = Learner(model, self.kind.new_objective(self, model)).to(self.world.device)
         prepare = self.kind.preparation(self, model, training=True)
         loader = self.make_loader(self.splits.train, prepare, training=True, cached=True)
         measurement = measure_training(learner, loader, self.settings, self.world)

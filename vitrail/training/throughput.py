@@ -62,10 +62,12 @@ class Cost(NamedTuple):
     """Seconds per sample for reading, when nothing else runs."""
     overlaps: bool = False
     """Whether data is read while another device computes."""
+    passes: int = 1
+    """Forward and backward passes per step."""
 
     def samples_per_second(self, batch_size: int) -> float:
         """Samples per second, counting whole steps."""
-        compute = self.forward + self.backward + self.update / batch_size
+        compute = self.passes * (self.forward + self.backward) + self.update / batch_size
         return 1.0 / (max(compute, self.data) if self.overlaps else compute + self.data)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from vitrail.metric.score import Score
@@ -28,8 +29,8 @@ class View(Protocol):
     def show(self, status: StepStatus) -> None:
         """Show the current step."""
 
-    def show_score(self, step: int, score: Score, best: Score) -> None:
-        """Show a validation score, and the best so far."""
+    def show_score(self, step: int, score: Score, best: Score, others: Sequence[Score] = ()) -> None:
+        """Show a validation score, the best so far, and other scores of the same model."""
 
     def progress(self, label: str, done: int, total: int) -> None:
         """Show the progress of anything but training steps."""
@@ -44,7 +45,7 @@ class SilentView:
     def show(self, status: StepStatus) -> None:
         pass
 
-    def show_score(self, step: int, score: Score, best: Score) -> None:
+    def show_score(self, step: int, score: Score, best: Score, others: Sequence[Score] = ()) -> None:
         pass
 
     def progress(self, label: str, done: int, total: int) -> None:

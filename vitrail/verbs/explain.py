@@ -18,8 +18,10 @@ from vitrail.inspection.adopt import adopt
 from vitrail.inspection.drawing import save_figure
 from vitrail.inspection.explanation import TOP
 from vitrail.inspection.explanation import explain as explain_one
+from vitrail.inspection.reconstruction import open_pretrained
+from vitrail.inspection.reconstruction_page import explain_reconstruction
 from vitrail.inspection.text_explanation import PlacePrediction, explain_text
-from vitrail.run.artefact import kind_of
+from vitrail.run.artefact import PRETRAINING, kind_of
 from vitrail.run.open import open_model
 from vitrail.run.text_model import TEXT_KINDS, load_text_model
 
@@ -35,7 +37,7 @@ class ExplainedImage(NamedTuple):
     page: Path
     still: Path
     classes: tuple[tuple[str, float], ...]
-    """The explained classes and their probabilities; for regression, the predicted number."""
+    """The explained classes and their probabilities; for regression, the predicted number; none if pretrained."""
     summary: str
     """The prediction in words."""
 
@@ -90,7 +92,34 @@ def explain(
                 got=f"{word!r}.",
                 hint="the path of an image, or a run on text.",
             )
+    if kind == PRETRAINING:
+        if classes or methods:
+            raise InspectionError(
+                "a pretrained model has no classes to explain.",
+                got="--class or --method.",
+                hint="the command without: it shows reconstructions.",
+            )
+        return _explain_hidden(model, words, _check_folder(folder), progress)
     return _explain_images(model, words, folder, weights, classes, methods, top, progress)
+
+
+def _explain_hidden(
+    run: str | Path, words: Sequence[str], folder: Path, progress: Callable[[int, int], None] | None
+) -> list[ExplainedImage]:
+    pretrained = open_pretrained(run)
+    items = list(find_images(words))
+    preprocess = pretrained.model.preprocess
+    pages = []
+    for item in items:  # before any is written
+        pixels = preprocess.resize_and_crop(preprocess.decode(item.content(), name=item.name))
+        pages.append(explain_reconstruction(pretrained, pixels, Path(item.name).name))
+    written: list[ExplainedImage] = []
+    for item, explanation in zip(items, pages, strict=True):
+        page = _unique_page(folder, Path(item.name).stem, {each.page for each in written})
+        written.append(ExplainedImage(item.name, page, _write(explanation, page), (), explanation.summary))
+        if progress is not None:
+            progress(len(written), len(items))
+    return written
 
 
 def _explain_images(

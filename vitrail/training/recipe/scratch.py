@@ -13,16 +13,14 @@ the start (arXiv 2104.00298), an EMA of the weights.
 
 from __future__ import annotations
 
-from itertools import islice
-
 from pydantic import Field
 
 from vitrail.data.augment import Augment
-from vitrail.data.scan import scan_item
 from vitrail.data.table import Source
 from vitrail.spec import FinitePositive, PartialFraction
 from vitrail.training.optim import OptimizerName
-from vitrail.training.recipe.image.model_choice import Candidate, choose_model
+from vitrail.training.recipe.image.candidates import list_candidates
+from vitrail.training.recipe.image.model_choice import choose_model
 from vitrail.training.recipe.image.settings import ImageSettings
 from vitrail.training.task import Outcome, Task
 
@@ -41,37 +39,9 @@ class Spec(ImageSettings):
     small_until: PartialFraction = 0.6
 
 
-# Models by the largest median side of images. With time for few epochs only, smaller images are better.
-CANDIDATES = {
-    10: (Candidate("vit_nano_conv2_8", 0), Candidate("vit_tiny_conv2_8", 20)),
-    48: (Candidate("vit_nano_conv4_32", 0), Candidate("vit_tiny_conv4_32", 20), Candidate("vit_small_conv4_32", 20)),
-    96: (
-        Candidate("vit_nano_conv4_32", 0),
-        Candidate("vit_nano_conv8_64", 4),
-        Candidate("vit_tiny_conv8_64", 20),
-        Candidate("vit_small_conv8_64", 20),
-    ),
-    10**6: (
-        Candidate("vit_nano_conv8_64", 0),
-        Candidate("vit_nano_conv16_128", 4),
-        Candidate("vit_tiny_conv16_128", 20),
-        Candidate("vit_tiny_conv16_224", 20),
-        Candidate("vit_small_conv16_224", 20),
-    ),
-}
-NUM_SCANNED = 16
-
-
 def suggest(source: Source) -> str:
     """Suggest a small model with a convolutional stem and 16 to 64 tokens for images of this size."""
     return list_candidates(source)[0].name
-
-
-def list_candidates(source: Source) -> tuple[Candidate, ...]:
-    """The models for images of this size, smallest first."""
-    sides = sorted(min(scan_item(item).size) for item in islice(iter(source), NUM_SCANNED))
-    median = sides[len(sides) // 2]
-    return next(candidates for side, candidates in CANDIDATES.items() if median <= side)
 
 
 def train(task: Task) -> Outcome:

@@ -11,6 +11,8 @@ import torch
 from vitrail import catalogue, matching, plug
 from vitrail.contract import Classifier
 from vitrail.data.table import Source
+from vitrail.errors import WeightsError
+from vitrail.run.artefact import is_run, kind_of, load_network, open_run
 from vitrail.weights.source import load_weights
 
 
@@ -18,13 +20,18 @@ def make_image_models(
     source: Source, model: str | None, weights: str | Path | None, overrides: Sequence[str], seed: int
 ) -> Callable[..., Classifier]:
     """Return a function that creates the model; without a name, it is inferred from the weights or the data."""
-    if model is None and weights is not None:
+    stored: dict[str, Any] = {}
+    if model is None and weights is not None and is_run(weights):
+        model, stored = _model_of_run(Path(weights))
+    elif model is None and weights is not None:
         model = matching.only_name(str(weights), load_weights(weights), hint="--model {name}, if that is the one.")
     elif model is None:
         model = plug.load("vitrail.training.recipe", "scratch").suggest(source)
     default_name = str(model)
     spec = catalogue.spec_named(default_name).override_words(overrides)
-    fields = {key: getattr(spec, key) for key in (word.partition("=")[0].partition(".")[0] for word in overrides)}
+    fields = stored | {
+        key: getattr(spec, key) for key in (word.partition("=")[0].partition(".")[0] for word in overrides)
+    }
 
     def new_model(*, name: str = default_name, **more: Any) -> Classifier:
         torch.manual_seed(seed)
@@ -32,3 +39,22 @@ def make_image_models(
 
     new_model(num_classes=max(1, source.num_outputs))  # so that errors in the model are raised before anything starts
     return new_model
+
+
+def _model_of_run(path: Path) -> tuple[str, dict[str, Any]]:
+    """The name of a run's model, and the fields of its specification that the name does not imply."""
+    config, _ = open_run(path)
+    model = load_network(path, config)
+    name = str(config["model"].get("name", ""))
+    if not isinstance(model, Classifier) or not name:
+        raise WeightsError(
+            f"{path} is not a run on images with a model of the catalogue.",
+            got=f"a run of the kind {kind_of(path)}.",
+            hint="another run, or --model.",
+        )
+    named = catalogue.spec_named(name)
+    return name, {
+        key: value
+        for key, value in model.spec
+        if key != "num_classes" and key in type(named).model_fields and value != getattr(named, key)
+    }

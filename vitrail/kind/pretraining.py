@@ -1,0 +1,133 @@
+"""Pretraining on images without labels; the result is a backbone that other runs start from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from vitrail.contract import Classifier, Model
+from vitrail.data.masked_image import MaskedImagePreparation
+from vitrail.data.rng import make_rng
+from vitrail.data.table import Source, Stream, Table
+from vitrail.errors import DataError
+from vitrail.inspection.reconstruction import write_decoder
+from vitrail.masking import as_vision_transformer, build_objective, prepare_masked
+from vitrail.metric.tokens import mean_per_token, normal_interval
+from vitrail.objective.masked_image.base import MaskedImage, probe_features
+from vitrail.report.pretraining import write_pretraining_report
+from vitrail.run.artefact import PRETRAINING
+from vitrail.run.directory import write_json
+from vitrail.run.predictions import SUMMARY
+from vitrail.run.pretraining_card import pretraining_card
+from vitrail.training.evaluation import Answers
+from vitrail.training.recipe.image.classifier import as_classifier
+from vitrail.training.recipe.image.finish import write_run
+from vitrail.training.recipe.image.models import make_image_models
+from vitrail.training.recipe.pretrain import Spec
+from vitrail.training.settings import CommonSettings
+from vitrail.training.splits import Splits
+from vitrail.training.task import Outcome, Task, no_answer_cost
+from vitrail.training.view import View
+from vitrail.training.world import World
+
+NOUN = "images"
+answer_cost = no_answer_cost
+MIN_IMAGES = 4
+MAX_VAL = 2000  # images: enough for the loss and for nearest neighbours
+
+
+def model_factory(
+    source: Source, model: str | None, weights: str | Path | None, overrides: Sequence[str], seed: int
+) -> Callable[..., Classifier]:
+    """Return the function that creates the model; it must be one whose patches can be hidden."""
+    new_model = make_image_models(source, model, weights, overrides, seed)
+    as_vision_transformer(new_model(num_classes=0))
+    return new_model
+
+
+def make_splits(source: Source, settings: CommonSettings, view: View, world: World, **_: Any) -> Splits:
+    """Use all images but those for validation and the test split; labels play no part, so any images are held out."""
+    names = source.split_names
+    if isinstance(source, Stream):
+        if "val" not in names:
+            raise DataError(
+                "shards need a validation split.", got=f"{source.origin} without one.", hint="a folder val with shards."
+            )
+        return Splits(source.split("train"), source.split("val"), None, "The data has its own validation split.")
+    train = source.split("train") if "train" in names else source
+    if len(train) < MIN_IMAGES:
+        raise DataError(f"pretraining needs at least {MIN_IMAGES} images.", got=f"{len(train)}.", hint="more images.")
+    rng = make_rng("split", seed=settings.seed, epoch=0)
+    if "val" in names:
+        val = source.split("val")
+        rows = rng.permutation(len(val))[:MAX_VAL]
+        return Splits(train, val.only(sorted(rows.tolist())), None, "The data has its own validation split.")
+    num = min(max(round(settings.val_share * len(train)), 1), MAX_VAL)
+    order = rng.permutation(len(train))
+    val_rows, train_rows = (sorted(part.tolist()) for part in (order[:num], order[num:]))
+    note = f"{num:,} of {len(train):,} images were held out to measure the loss."
+    return Splits(train.only(train_rows), train.only(val_rows), None, note)
+
+
+def new_model(task: Task) -> Model:
+    """Create the requested model without a head."""
+    return task.new_model(num_classes=0)
+
+
+def new_objective(task: Task, model: Model | None = None) -> MaskedImage:
+    """Create what predicts hidden patches of this model."""
+    assert model is not None, "the decoder is made for a model"
+    return build_objective(_settings(task).masking, model)
+
+
+def preparation(task: Task, model: Model, *, training: bool) -> MaskedImagePreparation:
+    """Images with hidden patches."""
+    settings = _settings(task)
+    return prepare_masked(settings.masking, model, settings.augment if training else None)
+
+
+def _settings(task: Task) -> Spec:
+    assert isinstance(task.settings, Spec)
+    return task.settings
+
+
+def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
+    """Write the files of the run, and return its result."""
+    model, objective, masking = as_classifier(outcome.model), outcome.objective, _settings(task).masking
+    assert isinstance(objective, MaskedImage)
+    model.describe(kind=PRETRAINING, labels=())
+    task.config["masking"] = masking.model_dump(mode="json")
+    score = score_answers(outcome.val)
+    if task.world.is_rank_zero:
+        write_decoder(task.run, objective)
+    return write_run(
+        task,
+        recipe,
+        outcome,
+        scores={"val": score},
+        objective="mae" if masking.target == "mae" else "masked_patches",
+        facts={"target": masking.target, "mask_rate": masking.mask_rate, "classes": len(task.splits.train.classes)},
+        card=lambda facts, result, opens: pretraining_card(facts=facts, result=result, loadable_by=opens),
+        write_tables=lambda document: write_json(task.run / SUMMARY, {**document, "val": score}),
+    )
+
+
+def score_answers(answers: Answers) -> dict[str, Any]:
+    """The score of a split, as in result.json."""
+    loss, error = mean_per_token(answers["loss"], answers["units"])
+    interval = normal_interval(loss, error)
+    probes = {score.metric.name: score.value for score in probe_features(answers.fields)}
+    return {
+        "masked_loss": loss,
+        "n": answers.num,
+        "interval": None if interval is None else list(interval),
+        "knn": probes.get("knn"),
+        "linear": probes.get("linear"),
+    }
+
+
+def write_report(path: Path, source: Source, *, model: Classifier | None = None) -> None:
+    """Write the page of a run."""
+    assert isinstance(source, (Table, Stream))
+    write_pretraining_report(path, source)

@@ -1,0 +1,81 @@
+"""Pretraining without labels: hide patches of each image and predict them from the others.
+
+    vitrail train photos --recipe pretrain --minutes 30
+    vitrail train pets.zip --weights runs/photos-pretrain --minutes 10
+
+`target` chooses what is predicted. `mae` (arXiv 2111.06377) hides three quarters of the patches and encodes only the
+others, so that a step costs a fraction of one on whole images. `mean_colour`, `downsized` and `full_patch` are the
+three targets of the Vision Transformer's paper (arXiv 2010.11929, section 4.6), with half of the patches hidden. Labels
+are ignored; if there are any, nearest neighbours and a linear model on the features show what has been learned. With
+`--weights`, pretraining goes on from them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, PositiveInt, model_validator
+
+from vitrail.data.augment import Augment
+from vitrail.errors import SpecError
+from vitrail.masking import MASK_RATES, MaskingSpec
+from vitrail.spec import FinitePositive, OpenFraction, PartialFraction
+from vitrail.training.optim import OptimizerName
+from vitrail.training.recipe.image.candidates import list_candidates
+from vitrail.training.recipe.image.model_choice import choose_model
+from vitrail.training.recipe.image.settings import ImageSettings
+from vitrail.training.task import Outcome, Task
+
+KIND = "pretraining"
+
+
+class Spec(ImageSettings):
+    """The loop's settings, with defaults for pretraining."""
+
+    batch_size: int = Field(128, gt=0)
+    optimizer: OptimizerName = "muon"
+    lr: FinitePositive = 0.02
+    weight_decay: float = Field(0.05, ge=0.0)
+    warmup: PartialFraction = 0.05
+    ema: PartialFraction = 0.99
+    augment: Augment = Augment(crop="padded")
+    target: Literal["mae", "mean_colour", "downsized", "full_patch"] = "mae"
+    """What is predicted of a hidden patch."""
+    mask_rate: OpenFraction | None = None
+    """The fraction of the patches that are hidden; None for 0.75 with mae, 0.5 otherwise."""
+    decoder_width: PositiveInt = 128
+    decoder_depth: PositiveInt = 2
+    """The decoder of mae, which is not part of the pretrained model."""
+
+    @model_validator(mode="after")
+    def _check_mixing(self) -> Self:
+        if self.augment.mixup or self.augment.cutmix:
+            raise SpecError(
+                "mixed images are for labels.",
+                got=f"augment.mixup={self.augment.mixup:g}, augment.cutmix={self.augment.cutmix:g}.",
+                hint="the recipe pretrain without them.",
+            )
+        return self
+
+    @property
+    def masking(self) -> MaskingSpec:
+        """What is hidden and what is predicted."""
+        rate = MASK_RATES.get(self.target, 0.5) if self.mask_rate is None else self.mask_rate
+        return MaskingSpec(
+            target=self.target,
+            mask_rate=rate,
+            decoder_width=self.decoder_width,
+            decoder_depth=self.decoder_depth,
+        )
+
+
+def train(task: Task) -> Outcome:
+    """Pretrain the requested model, or one that suits the images and the time."""
+    if not task.has_weights:
+        task = choose_model(task, list_candidates(task.splits.train))
+    model = task.kind.new_model(task)
+    objective = task.kind.new_objective(task, model)
+    progress = task.fit(model, objective)
+    val = task.infer(model, task.splits.val, "Validating", objective)
+    note = f"Pretrained for {progress.step:,} steps without labels."
+    return Outcome(model, val, progress.step, (note,), objective)
