@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import numbers
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
@@ -113,6 +114,11 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
+_Loader.add_implicit_resolver(  # YAML's own floats need a dot; everyone writes lr=1e-3
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
 def _read_yaml(text: str) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
@@ -165,9 +171,7 @@ def _explain(cls: type[Spec], error: ValidationError, fields: Mapping[str, Any])
     hint = ""
     if kind == "str" and _is_number(first["input"]):
         number = float(first["input"])
-        # YAML reads 1e-3 as a string, because its floats need a dot.
-        dotted = f"{number!r}, without quotes and with a dot."
-        hint = f"{path}={dotted if 'float' in first['type'] else f'{number:.0f}, without quotes.'}"
+        hint = f"{path}={repr(number) if 'float' in first['type'] else f'{number:.0f}'}, without quotes."
     return SpecError(f"{path}: {message}.", got=f"{first['input']!r} ({kind}).", hint=hint)
 
 

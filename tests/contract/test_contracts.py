@@ -83,8 +83,24 @@ def check_losses(objective: Objective, model: Model, fields: Fields, unlabelled:
     assert not np.isfinite(objective.score({name: tensor[:0] for name, tensor in answers.items()}).loss)
 
 
+PLACES = torch.arange(16).expand(NUM, 16)
+HIDING = {"hidden": PLACES[:, :8], "shown": PLACES[:, 8:]}
+HIDING_OBJECTIVES: dict[str, dict[str, Any]] = {
+    "masked_patches": {"cell": (4, 4), "width": 32},
+    "mae": {"cell": (4, 4), "width": 32, "decoder_width": 16, "decoder_depth": 1},
+}
+"""The options of each objective that hides patches."""
+
+
 @pytest.mark.parametrize("name", plug.entries("vitrail.objective"))
 def test_objectives(name: str) -> None:
+    if name in HIDING_OBJECTIVES:
+        torch.manual_seed(0)
+        objective = plug.load("vitrail.objective", name).Objective(**HIDING_OBJECTIVES[name])
+        fields = {"image": IMAGES, **HIDING, "label": torch.arange(NUM) % 3}
+        model = catalogue.create_model(MODELS["vit"], num_classes=0)
+        check_losses(objective, model, fields, {"image": IMAGES, **HIDING})
+        return
     if name in TEXT_OBJECTIVES:
         torch.manual_seed(0)
         options, fields = TEXT_OBJECTIVES[name]

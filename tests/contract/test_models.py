@@ -297,7 +297,7 @@ def test_so400m_by_specification_alone() -> None:
         ({"image_size": 100}, ["patch must divide", "100 x 100, patch 16 x 16", "96 x 96 or 112 x 112"]),
         ({"hedas": 5}, ["no setting 'hedas'", "hedas=5", "heads"]),
         ({"width": "64"}, ["width", "'64' (str)", "Try width=64, without quotes."]),
-        ({"norm_eps": "1e-6"}, ["norm_eps", "Try norm_eps=1e-06, without quotes and with a dot."]),
+        ({"norm_eps": "1e-6"}, ["norm_eps", "Try norm_eps=1e-06, without quotes."]),
         ({"class_token": False}, ["needs a class token", "pool=mean"]),
         ({"distilled": True, "pool": "mean"}, ["needs a class token and pool=token"]),
         ({"registers": 2, "position_prefix": 4}, ["position_prefix exceeds", "position_prefix=4, 3 prefix tokens"]),

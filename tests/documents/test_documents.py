@@ -275,7 +275,7 @@ def test_no_torch_for_help(workplace: Path) -> None:
         (["convert", "model.safetensors", "--to", "hf", "--out", "/proc/x.bin"], "/proc/x.bin cannot be written"),
         (["train", "digits", "epochs=-1"], "SpecError: epochs: input should be greater than 0"),
         (["train", "digits", "lr=nan"], "SpecError: lr: input should be a valid number"),
-        (["train", "digits", "lr=1e-3"], "Try lr=0.001, without quotes and with a dot"),
+        (["train", "digits", "lr='1e-3'"], "Try lr=0.001, without quotes"),
         (["train", "digits", "lrr=0.1"], "SpecError: there is no setting 'lrr'"),
         (["train", "digits", "model.heads=5"], "SpecError: heads must divide width"),
         (["train", "digits", "model.image_size=9"], "ShapeError: the patch must divide the image size"),

@@ -36,3 +36,12 @@ def test_transformers_opens_it(run: Path) -> None:
     with torch.inference_mode():
         assert (theirs(pixel_values=images).logits - ours(images)).abs().max() < 1e-5
     assert [theirs.config.id2label[number] for number in range(10)] == list(ours.labels)
+
+
+def test_timm_opens_a_pretrained_one(tmp_path: Path) -> None:
+    timm = pytest.importorskip("timm")
+    train("digits", model="vit_mu_patch4_16", recipe="pretrain", run=tmp_path / "run", settings=WORDS)
+    theirs = timm.create_model(f"local-dir:{tmp_path / 'run'}", pretrained=True).eval()
+    ours, images = load(tmp_path / "run"), torch.randn(3, 3, 16, 16)
+    with torch.inference_mode():
+        assert (theirs(images) - ours(images)).abs().max() < 1e-5

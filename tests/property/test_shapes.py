@@ -158,11 +158,12 @@ def test_any_value_of_any_field_is_accepted_or_explained(field: str, value: obje
     ("words", "message"),
     [
         (["depth=3", "stem.patch=[8, 8]", "layer_scale=0.1"], None),
+        (["depth=3", "stem.patch=[8, 8]", "layer_scale=1e-1"], None),
         (["depth"], "written key=value"),
         (["=3"], "written key=value"),
         (["depth.x=3"], "'depth' in depth.x has no fields"),
         (["nowhere.x=3"], "'nowhere' in nowhere.x has no fields"),
-        (["norm_eps=1e-6"], "with a dot"),
+        (["norm_eps='1e-6'"], "without quotes"),
         (["depht=3"], "no setting 'depht'"),
     ],
 )

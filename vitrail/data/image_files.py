@@ -53,7 +53,7 @@ def find_images(words: Iterable[str], *, pipe: BinaryIO | None = None) -> Iterat
             yield _from_file(word)
 
 
-def as_table(images: Sequence[ImageFile], origin: str) -> Table:
+def as_table(images: Sequence[ImageFile], origin: str, root: Path | None = None) -> Table:
     """Images without labels as a table."""
     return Table(
         origin=origin,
@@ -62,6 +62,7 @@ def as_table(images: Sequence[ImageFile], origin: str) -> Table:
         labels=np.zeros(len(images), dtype=np.int32),
         splits=np.full(len(images), NO_SPLIT, dtype=np.int8),
         content=lambda index: images[index].content(),
+        root=root,
     )
 
 

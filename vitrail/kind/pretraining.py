@@ -10,6 +10,7 @@ from vitrail.contract import Classifier, Model
 from vitrail.data.masked_image import MaskedImagePreparation
 from vitrail.data.rng import make_rng
 from vitrail.data.table import Source, Stream, Table
+from vitrail.data.unlabelled import open_unlabelled
 from vitrail.errors import DataError
 from vitrail.inspection.reconstruction import write_decoder
 from vitrail.masking import as_vision_transformer, build_objective, prepare_masked
@@ -33,6 +34,7 @@ from vitrail.training.world import World
 
 NOUN = "images"
 answer_cost = no_answer_cost
+open_data = open_unlabelled
 MIN_IMAGES = 4
 MAX_VAL = 2000  # images: enough for the loss and for nearest neighbours
 
@@ -107,7 +109,7 @@ def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
         outcome,
         scores={"val": score},
         objective="mae" if masking.target == "mae" else "masked_patches",
-        facts={"target": masking.target, "mask_rate": masking.mask_rate, "classes": len(task.splits.train.classes)},
+        facts={"target": masking.target, "mask_rate": masking.mask_rate},
         card=lambda facts, result, opens: pretraining_card(facts=facts, result=result, loadable_by=opens),
         write_tables=lambda document: write_json(task.run / SUMMARY, {**document, "val": score}),
     )

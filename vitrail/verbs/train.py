@@ -310,7 +310,8 @@ def _open_source(
         if target is not None:
             raise DataError("--target names a number to predict from images.", got=f"--target {target}.")
         return data if isinstance(data, Source) else own(data, settings)
-    source = data if isinstance(data, Source) else open_data(data, data_dir=data_dir, target=target)
+    open_images = open_data if kind is None else getattr(plug.load(KINDS, kind), "open_data", open_data)
+    source = data if isinstance(data, Source) else open_images(data, data_dir=data_dir, target=target)
     return as_numbers(source) if target is not None and source.values is None else source
 
 
