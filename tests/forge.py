@@ -83,6 +83,7 @@ def _serve(pipe: Connection) -> None:
     import torch._dynamo
     from PIL import Image
 
+    import vitrail.request
     import vitrail.verbs.train
     from vitrail import catalogue, machine, pages, plug
     from vitrail.__main__ import build_app
@@ -100,7 +101,7 @@ def _serve(pipe: Connection) -> None:
     torch.manual_seed(0)  # reads the source of its caller for tracebacks, which takes time
     open_data("digits")
     torch.optim.AdamW(catalogue.create_model("vit_mu_patch4_8").parameters())
-    vitrail.verbs.train.parse_settings("auto", [], minutes=None, seed=0, has_weights=False)
+    vitrail.request.parse_settings("auto", [], minutes=None, seed=0, has_weights=False)
     machine.choices()  # measured once, so that all forks choose alike, however busy the machine is
     pipe.send("ready")
     while True:

@@ -94,6 +94,10 @@ class Classifier(Model):
         """Compute the logits."""
         return self.head(self.pool(tokens))
 
+    def classify_each(self, tokens: Tokens) -> tuple[Float[Tensor, "B K"], ...]:
+        """Compute the logits of each head; a distilled model has two."""
+        return (self.classify(tokens),)
+
     def forward(self, image: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B K"]:
         return self.classify(self.encode(self.tokenize(image)))
 

@@ -16,12 +16,12 @@ from vitrail.batch import Fields
 from vitrail.contract import Objective
 from vitrail.metric.score import Metric, Score
 from vitrail.objective.classify import Classify
+from vitrail.request import make_splits, parse_request
 from vitrail.run import directory
 from vitrail.training import loop
 from vitrail.training.task import Task
 from vitrail.training.view import SilentView
 from vitrail.training.world import World, init_world
-from vitrail.verbs.train import _make_splits, parse_request
 
 MODEL = "vit_mu_patch4_8"
 SHORT = (
@@ -105,7 +105,7 @@ def make_task(run: Path, data: str, words: tuple[str, ...], *, shard: bool = Fal
     if world.is_rank_zero:
         run.mkdir(parents=True, exist_ok=True)
     config = world.on_rank_zero(lambda: directory.stored_config(run)) or {"request": request.fields}
-    splits = _make_splits(request, SilentView(), world, config.setdefault("decisions", {}))
+    splits = make_splits(request, SilentView(), world, config.setdefault("decisions", {}))
     if world.is_rank_zero:
         directory.write_config(run, config)
     return request.make_task(run, splits, SilentView(), world, config=config, shard=shard)

@@ -36,6 +36,19 @@ FoldsOption = Annotated[
         help="Cross-validation: also train this many models, so that every image gets an out-of-fold prediction."
     ),
 ]
+RecipeOption = Annotated[
+    str,
+    typer.Option(
+        help="auto, probe, finetune, scratch, pretrain, distill or noisy_student; for text language, masked_language "
+        "or translate."
+    ),
+]
+TeacherOption = Annotated[
+    str | None, typer.Option(help="For distill: the model to learn from; a run, an exported model or a weight file.")
+]
+UnlabelledOption = Annotated[
+    str | None, typer.Option(help="For noisy_student: a folder or zip of images without labels, or any data.")
+]
 DryRunFlag = Annotated[bool, typer.Option("--dry-run", help="Run everything on a few images and print a forecast.")]
 FindLrFlag = Annotated[bool, typer.Option("--find-lr", help="Find a learning rate.")]
 
@@ -45,12 +58,9 @@ def command(
     settings: SettingsArgument = None,
     model: ModelOption = None,
     weights: WeightsOption = None,
-    recipe: Annotated[
-        str,
-        typer.Option(
-            help="auto, probe, finetune, scratch or pretrain; for text language, masked_language or translate."
-        ),
-    ] = "auto",
+    recipe: RecipeOption = "auto",
+    teacher: TeacherOption = None,
+    unlabelled: UnlabelledOption = None,
     minutes: MinutesOption = None,
     run: RunOption = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same run.")] = 0,
@@ -81,6 +91,8 @@ def command(
             else train(
                 data,
                 **options,
+                teacher=teacher,
+                unlabelled=unlabelled,
                 minutes=minutes,
                 run=run,
                 folds=folds,

@@ -297,6 +297,8 @@ def stack_labels(items: Sequence[Item], source: Source) -> Fields:
         return {"label": torch.tensor([item.value for item in items], dtype=torch.float64)}
     if not source.classes:
         return {}
+    if isinstance(source, Table) and source.targets is not None:
+        return {"label": torch.from_numpy(source.targets[[item.index for item in items]])}
     if not source.multi_label:
         return {"label": torch.tensor([label for item in items for label in item.labels], dtype=torch.int64)}
     targets = torch.zeros(len(items), len(source.classes))

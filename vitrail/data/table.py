@@ -65,6 +65,8 @@ class Table:
     """Class numbers, concatenated over all images."""
     starts: NDArray[np.int64] | None = None
     """Multi-label data only: where each image's labels start, and where the last ones end."""
+    targets: NDArray[np.float32] | None = None
+    """Soft labels: the probability of each class for each image; `labels` are the most likely ones."""
     values: NDArray[np.float64] | None = None
     """Regression only: the number to predict for each image."""
     splits: NDArray[np.int8]
@@ -153,6 +155,7 @@ class Table:
             names=[names[row] for row in chosen.tolist()],
             labels=labels,
             starts=starts,
+            targets=None if self.targets is None else self.targets[chosen],
             values=None if self.values is None else self.values[chosen],
             splits=self.splits[chosen],
             content=lambda index: content(int(chosen[index])),

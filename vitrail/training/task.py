@@ -91,6 +91,10 @@ class Task:
     view: View
     world: World
     shard: bool = False
+    teacher: Any = None
+    """What the recipe learns from, besides labels."""
+    unlabelled: Source | None = None
+    """Further samples without labels."""
     config: dict[str, Any] = field(default_factory=dict)
     loaders: list[Loader] = field(default_factory=list)
     """All loaders created so far; each lists the items that it skipped."""

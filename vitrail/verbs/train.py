@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -14,31 +14,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from vitrail import plug
-from vitrail.contract import Classifier
 from vitrail.data.check import scan_source
-from vitrail.data.find import as_numbers, open_data
 from vitrail.data.folds import fold_numbers, fold_tables, foldable
 from vitrail.data.table import Source, Table
-from vitrail.errors import DataError, RunError, WeightsError, brief
+from vitrail.errors import DataError, RunError, brief
 from vitrail.report.run import OUT_OF_FOLD, REPORT
+from vitrail.request import RECIPES, TrainRequest, make_splits, parse_request
 from vitrail.run import directory
 from vitrail.run.predictions import PREDICTIONS, SUMMARY, PredictionRow, read_predictions, suspects, write_predictions
 from vitrail.training import world as processes
 from vitrail.training.clock import Timing
 from vitrail.training.dry_run import LrSearch, forecast, limit_to_one_step, sample_splits, search_lr
 from vitrail.training.recipe.image.splits import SCAN_FRACTION
-from vitrail.training.settings import LENGTHS, CommonSettings
-from vitrail.training.splits import Splits, fingerprint
-from vitrail.training.task import Task
-from vitrail.training.tensorboard import writer_class
+from vitrail.training.splits import fingerprint
 from vitrail.training.view import SilentView, View
 from vitrail.training.world import World
 
-RECIPES, KINDS = "vitrail.training.recipe", "vitrail.kind"
-DEFAULT_MINUTES = 10.0
-MODEL_PREFIX = "model."
 FOLD_NUMBERS = "parts.json"
 
 
@@ -68,6 +62,8 @@ def train(
     model: str | None = None,
     weights: str | Path | None = None,
     recipe: str = "auto",
+    teacher: str | Path | nn.Module | None = None,
+    unlabelled: str | Path | Source | None = None,
     minutes: float | None = None,
     run: str | Path | None = None,
     settings: Sequence[str] = (),
@@ -87,6 +83,9 @@ def train(
     It is a classifier unless there is a `target`: then it predicts a number, that of the column `target` of a table, or
     the one that each class is named by.
 
+    `teacher`, for the recipe distill, is a run, an exported model, a weight file, or a model of Vitrail or timm.
+    `unlabelled`, for noisy_student, is more data, whose labels are not read.
+
     `settings` are `key=value` overrides for the recipe, or for the model if they start with `model.`. The same call
     resumes an interrupted run, and returns the result of a finished one. With `dry_run`, a few images go through
     everything, nothing is saved, and `story` is a forecast. `folds` trains that many more models, each without one
@@ -98,7 +97,9 @@ def train(
     if shard:
         processes.check_can_shard()
     view = view if view is not None and world.is_rank_zero else SilentView()
-    request = parse_request(data, model, weights, recipe, minutes, settings, seed, data_dir, target)
+    request = parse_request(
+        data, model, weights, recipe, minutes, settings, seed, data_dir, target, teacher=teacher, unlabelled=unlabelled
+    )
     if folds is not None and (request.source.values is not None or not request.source.classes):
         raise DataError("folds are for classification.", got="--folds for another task.", hint="no --folds.")
     fold_table = None if folds is None else foldable(request.source, folds)
@@ -143,7 +144,7 @@ def _train(request: TrainRequest, path: Path, context: RunContext, *, started: f
                     request.kind.write_report(path, request.source)
                 return Training(**{**result, "run": path, "story": tuple(result["story"])})
         config = stored or {"request": request.fields, "command": context.command}
-        splits = _make_splits(request, view, world, config.setdefault("decisions", {}), path)
+        splits = make_splits(request, view, world, config.setdefault("decisions", {}), path)
         if world.is_rank_zero:
             directory.write_config(path, config)
         timing = Timing(started=started)
@@ -220,101 +221,6 @@ def _fold_rows(fold_path: Path, number: int) -> list[PredictionRow]:
     return [row._replace(split=f"fold {number}") for row in rows if row.split == "test"]
 
 
-class TrainRequest(NamedTuple):
-    """A validated request to train."""
-
-    kind: Any
-    """The module of its kind, an entry of `vitrail/kind`."""
-    source: Source
-    settings: CommonSettings
-    recipe: str
-    new_model: Callable[..., Classifier]
-    has_weights: bool
-    can_choose_model: bool
-    fields: dict[str, Any]
-    """The request as stored in config.yaml."""
-
-    def divide_minutes(self, num: int) -> TrainRequest:
-        """Return the request with its minutes divided by `num`."""
-        if self.settings.minutes is None:
-            return self
-        return self._replace(settings=self.settings.override({"minutes": self.settings.minutes / num}))
-
-    def with_source(self, source: Source) -> TrainRequest:
-        """Return the request for other data."""
-        return self._replace(source=source, fields={**self.fields, "data_fingerprint": fingerprint(source)})
-
-    def make_task(self, path: Path, splits: Splits, view: View, world: World, **fields: Any) -> Task:
-        """Create the task for the recipe."""
-        return Task(
-            run=path,
-            kind=self.kind,
-            splits=splits,
-            settings=self.settings,
-            new_model=self.new_model,
-            has_weights=self.has_weights,
-            can_choose_model=self.can_choose_model,
-            view=view,
-            world=world,
-            **fields,
-        )
-
-
-def parse_request(
-    data: str | Path | Source,
-    model: str | None,
-    weights: str | Path | None,
-    recipe: str,
-    minutes: float | None,
-    settings: Sequence[str],
-    seed: int,
-    data_dir: str | Path | None,
-    target: str | None = None,
-) -> TrainRequest:
-    """Validate a request."""
-    parsed = parse_settings(recipe, settings, minutes=minutes, seed=seed, has_weights=weights is not None)
-    module = plug.load(RECIPES, recipe)
-    source = _open_source(data, parsed, getattr(module, "KIND", None), data_dir, target)
-    if weights is None and getattr(module, "NEEDS_WEIGHTS", False):
-        raise WeightsError(
-            f"the recipe {recipe} needs pretrained weights.",
-            hint="--weights with a file, a run or a Hugging Face Hub name; or --recipe scratch.",
-        )
-    model_overrides = [word.removeprefix(MODEL_PREFIX) for word in settings if word.startswith(MODEL_PREFIX)]
-    kind = plug.load(KINDS, getattr(module, "KIND", source.kind))
-    new_model = kind.model_factory(source, model, weights, model_overrides, parsed.seed)
-    fields = {
-        "data": source.origin if isinstance(data, Source) else str(data),
-        "model": model,
-        "weights": None if weights is None else str(weights),
-        "recipe": recipe,
-        "settings": parsed.model_dump(mode="json"),
-        "model_settings": model_overrides,
-        "data_fingerprint": fingerprint(source),
-        **({} if target is None else {"target": target}),
-    }
-    can_choose_model = model is None and not model_overrides
-    return TrainRequest(kind, source, parsed, recipe, new_model, weights is not None, can_choose_model, fields)
-
-
-def _open_source(
-    data: str | Path | Source,
-    settings: CommonSettings,
-    kind: str | None,
-    data_dir: str | Path | None,
-    target: str | None,
-) -> Source:
-    """Open the data as the recipe's kind does, or by what it looks like."""
-    own = None if kind is None else getattr(plug.load(KINDS, kind), "open_source", None)
-    if own is not None:
-        if target is not None:
-            raise DataError("--target names a number to predict from images.", got=f"--target {target}.")
-        return data if isinstance(data, Source) else own(data, settings)
-    open_images = open_data if kind is None else getattr(plug.load(KINDS, kind), "open_data", open_data)
-    source = data if isinstance(data, Source) else open_images(data, data_dir=data_dir, target=target)
-    return as_numbers(source) if target is not None and source.values is None else source
-
-
 def find_lr(
     data: str | Path,
     *,
@@ -332,58 +238,18 @@ def find_lr(
     view = view or SilentView()
     with tempfile.TemporaryDirectory(prefix="vitrail-") as folder:
         world = processes.init_world()
-        return search_lr(request.make_task(Path(folder), _make_splits(request, view, world), view, world))
+        return search_lr(request.make_task(Path(folder), make_splits(request, view, world), view, world))
 
 
 def _dry_run(request: TrainRequest, view: View) -> Training:
     """Run everything on a few images per class, in a temporary directory."""
     started, world = time.monotonic(), processes.init_world()
-    splits = _make_splits(request, view, world)
+    splits = make_splits(request, view, world)
     with tempfile.TemporaryDirectory(prefix="vitrail-") as folder:
         small = request._replace(settings=limit_to_one_step(request.settings))
         task = small.make_task(Path(folder), sample_splits(splits), SilentView(), world, timing=Timing(started=started))
         result = request.kind.finish(task, request.recipe, plug.load(RECIPES, request.recipe).train(task))
         return Training(run=Path("(nothing saved)"), **{**result, "story": forecast(task, request.settings, splits)})
-
-
-def parse_settings(
-    recipe: str, overrides: Sequence[str], *, minutes: float | None, seed: int, has_weights: bool
-) -> CommonSettings:
-    """Apply `key=value` overrides to the recipe's settings; the default length is ten minutes."""
-    module = plug.load(RECIPES, recipe)
-    spec = module.spec(has_weights=has_weights) if hasattr(module, "spec") else module.Spec
-    recipe_overrides = [word for word in overrides if not word.startswith(MODEL_PREFIX)]
-    settings: CommonSettings = spec().override_words(recipe_overrides)
-    fields: dict[str, Any] = {"seed": seed} if seed else {}
-    if minutes is not None:
-        fields["minutes"] = minutes
-    settings = settings.override(fields)
-    if all(getattr(settings, name, None) is None for name in LENGTHS):
-        settings = settings.override({"minutes": DEFAULT_MINUTES})
-    if getattr(settings, "tensorboard", False):
-        writer_class()
-    return settings
-
-
-def _make_splits(
-    request: TrainRequest,
-    view: View,
-    world: World,
-    decisions: dict[str, Any] | None = None,
-    path: Path | None = None,
-) -> Splits:
-    """Make the splits; a recipe that cross-validates trains on all training data."""
-    recipe = plug.load(RECIPES, request.recipe)
-    return request.kind.make_splits(
-        request.source,
-        request.settings,
-        view,
-        world,
-        allow_hold_out=not getattr(recipe, "CROSS_VALIDATES", False),
-        check=getattr(recipe, "CHECKS_DATA", False),
-        decisions=decisions,
-        path=path,
-    )
 
 
 def _check_run_path(path: Path, source: Source) -> None:

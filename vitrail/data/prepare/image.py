@@ -68,7 +68,8 @@ class ImagePreparation:
         assert self.augment is not None
         labels = fields["label"]
         is_number = labels.ndim == 1 and labels.is_floating_point()
-        targets = labels[:, None] if is_number else labels if multi_label else one_hot(labels, num_classes)
+        soft = multi_label or labels.ndim == 2
+        targets = labels[:, None] if is_number else labels if soft else one_hot(labels, num_classes)
         images, mixed = mix(fields["image"], targets, self.augment, seed=seed, epoch=epoch, positions=positions)
         return {"image": images, "label": mixed[:, 0] if is_number else mixed}
 

@@ -18,25 +18,15 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from vitrail import plug
-from vitrail.data.augment import Augment
-from vitrail.spec import FinitePositive, PartialFraction
 from vitrail.training import lora
 from vitrail.training.recipe.image.model_choice import choose_image_size
-from vitrail.training.recipe.image.settings import ImageSettings
+from vitrail.training.recipe.image.settings import FinetuneSettings
 from vitrail.training.task import Outcome, Task
 
 
-class Spec(ImageSettings):
+class Spec(FinetuneSettings):
     """The loop's settings, with defaults for small datasets."""
 
-    batch_size: int = Field(64, gt=0)
-    lr: FinitePositive = 3e-4
-    weight_decay: float = Field(0.05, ge=0.0)
-    layer_decay: float = Field(0.75, gt=0.0, le=1.0)
-    warmup: PartialFraction = 0.1
-    ema: PartialFraction = 0.99
-    label_smoothing: PartialFraction = 0.1
-    augment: Augment = Augment(scale=(0.35, 1.0), jitter=0.2, mixup=0.2)
     lora: Annotated[int, Field(ge=0)] = 0
     """The rank of the updates; 0 to train the weights themselves."""
     head_from: Literal["zeros", "probe"] = "zeros"

@@ -14,31 +14,24 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import PositiveInt, model_validator
 
-from vitrail.data.augment import Augment
 from vitrail.errors import SpecError
 from vitrail.masking import MASK_RATES, MaskingSpec
-from vitrail.spec import FinitePositive, OpenFraction, PartialFraction
-from vitrail.training.optim import OptimizerName
+from vitrail.spec import OpenFraction, PartialFraction
 from vitrail.training.recipe.image.candidates import list_candidates
 from vitrail.training.recipe.image.model_choice import choose_model
-from vitrail.training.recipe.image.settings import ImageSettings
+from vitrail.training.recipe.image.settings import ScratchSettings
 from vitrail.training.task import Outcome, Task
 
 KIND = "pretraining"
 
 
-class Spec(ImageSettings):
+class Spec(ScratchSettings):
     """The loop's settings, with defaults for pretraining."""
 
-    batch_size: int = Field(128, gt=0)
-    optimizer: OptimizerName = "muon"
-    lr: FinitePositive = 0.02
-    weight_decay: float = Field(0.05, ge=0.0)
-    warmup: PartialFraction = 0.05
-    ema: PartialFraction = 0.99
-    augment: Augment = Augment(crop="padded")
+    label_smoothing: PartialFraction = 0.0
+    small_until: PartialFraction = 0.0
     target: Literal["mae", "mean_colour", "downsized", "full_patch"] = "mae"
     """What is predicted of a hidden patch."""
     mask_rate: OpenFraction | None = None

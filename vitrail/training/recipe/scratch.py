@@ -13,30 +13,15 @@ the start (arXiv 2104.00298), an EMA of the weights.
 
 from __future__ import annotations
 
-from pydantic import Field
-
-from vitrail.data.augment import Augment
 from vitrail.data.table import Source
-from vitrail.spec import FinitePositive, PartialFraction
-from vitrail.training.optim import OptimizerName
 from vitrail.training.recipe.image.candidates import list_candidates
 from vitrail.training.recipe.image.model_choice import choose_model
-from vitrail.training.recipe.image.settings import ImageSettings
+from vitrail.training.recipe.image.settings import ScratchSettings
 from vitrail.training.task import Outcome, Task
 
 
-class Spec(ImageSettings):
+class Spec(ScratchSettings):
     """The loop's settings, with defaults for training from scratch."""
-
-    batch_size: int = Field(128, gt=0)
-    optimizer: OptimizerName = "muon"
-    lr: FinitePositive = 0.02
-    weight_decay: float = Field(0.05, ge=0.0)
-    warmup: PartialFraction = 0.05
-    ema: PartialFraction = 0.99
-    label_smoothing: PartialFraction = 0.1
-    augment: Augment = Augment(crop="padded")
-    small_until: PartialFraction = 0.6
 
 
 def suggest(source: Source) -> str:

@@ -1,0 +1,71 @@
+"""Distillation: a student learns from labels and from a teacher (DeiT, arXiv 2012.12877).
+
+    vitrail train photos --recipe distill --teacher runs/large --minutes 10
+
+The teacher is anything that Vitrail opens: a run, an exported model, a weight file. It must know the same classes, by
+name; it sees the same augmented images, in its own size and normalisation. `distillation=hard` takes its prediction as
+a second label, `soft` its probabilities at a `temperature`. A model with a distillation token
+(`--model deit_tiny_distilled_patch16_224`) learns from the teacher with that token.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vitrail.errors import DataError
+from vitrail.objective.distill import Distill, Distillation
+from vitrail.spec import FinitePositive, PositiveFraction
+from vitrail.training.recipe.image.candidates import list_candidates
+from vitrail.training.recipe.image.classifier import as_classifier
+from vitrail.training.recipe.image.model_choice import choose_image_size, choose_model
+from vitrail.training.recipe.image.settings import FinetuneSettings, ImageSettings, ScratchSettings
+from vitrail.training.recipe.image.teacher import Teacher
+from vitrail.training.task import Outcome, Task
+
+NEEDS_TEACHER = True
+
+
+class DistillSettings(ImageSettings):
+    """How the student learns from the teacher."""
+
+    distillation: Distillation = "hard"
+    teacher_weight: PositiveFraction = 0.5
+    """The teacher's share of the loss."""
+    temperature: FinitePositive = 3.0
+    """Of both predictions, if soft."""
+
+
+class Spec(DistillSettings, ScratchSettings):
+    """The settings of a student that is trained from scratch."""
+
+
+class TuningSpec(DistillSettings, FinetuneSettings):
+    """The settings of a student that starts from weights."""
+
+
+def spec(*, has_weights: bool) -> Any:
+    """The settings, by what the student starts from."""
+    return TuningSpec if has_weights else Spec
+
+
+def train(task: Task) -> Outcome:
+    """Train the requested student, or one that suits the images and the time."""
+    train_split = task.splits.train
+    if train_split.multi_label or train_split.values is not None:
+        raise DataError("distillation needs one label per image.", got="other data.", hint="the recipe scratch.")
+    task = choose_image_size(task) if task.has_weights else choose_model(task, list_candidates(train_split))
+    model = as_classifier(task.kind.new_model(task))
+    assert task.teacher is not None
+    settings = task.settings
+    assert isinstance(settings, DistillSettings)
+    objective = Distill(
+        task.kind.new_objective(task),
+        Teacher(task.teacher, model.preprocess, train_split.classes),
+        distillation=settings.distillation,
+        weight=settings.teacher_weight,
+        temperature=settings.temperature,
+    )
+    progress = task.fit(model, objective)
+    val = task.infer(model, task.splits.val, "Validating")
+    note = f"Distilled from a teacher ({settings.distillation}) for {progress.step:,} steps."
+    return Outcome(model, val, progress.step, (note,))

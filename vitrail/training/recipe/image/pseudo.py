@@ -1,0 +1,61 @@
+"""Pseudo-labels: what a model predicts for images without labels, where it is confident (Noisy Student)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrail.contract import Classifier
+from vitrail.data.table import Table
+from vitrail.percent import percent
+from vitrail.run.calibrate import calibrate
+from vitrail.training.evaluation import Answers
+from vitrail.training.task import Task
+
+
+class PseudoLabelled(NamedTuple):
+    """The images that were labelled, and how many there are in words."""
+
+    table: Table
+    note: str
+
+
+def label_images(
+    task: Task, model: Classifier, val: Answers, unlabelled: Table, *, confidence: float, soft: bool
+) -> PseudoLabelled | None:
+    """Label the images that the model is confident about, equally many of each class; None if there are none.
+
+    Confidence is calibrated on the answers `val` for validation images.
+    """
+    classes = task.splits.train.classes
+    blind = replace(unlabelled, classes=(), labels=np.zeros(len(unlabelled), dtype=np.int32), starts=None, values=None)
+    answers = task.infer(model, blind, "Labelling")
+    calibration = calibrate(val["logits"], val["label"])
+    probabilities = calibration.probabilities(answers["logits"]).float().numpy()
+    chosen = choose_rows(probabilities, confidence)
+    if not len(chosen):
+        return None
+    table = replace(
+        blind.only(answers.indices.numpy()[chosen]),
+        classes=classes,
+        labels=probabilities[chosen].argmax(axis=1).astype(np.int32),
+        targets=probabilities[chosen] if soft else None,
+    )
+    present = len(np.unique(table.labels))
+    note = (
+        f"{len(chosen):,} of {len(unlabelled):,} images labelled with a confidence of {percent(confidence, 0)} or more"
+    )
+    return PseudoLabelled(table, note + (f", of {present} of {len(classes)} classes" if present < len(classes) else ""))
+
+
+def choose_rows(probabilities: NDArray[np.float32], confidence: float) -> NDArray[np.int64]:
+    """The rows with a confident prediction, sorted; of a class with more than its share, the most confident ones."""
+    labels, best = probabilities.argmax(axis=1), probabilities.max(axis=1)
+    confident = np.flatnonzero(best >= confidence)
+    share = -(-len(confident) // probabilities.shape[1])
+    order = confident[np.argsort(-best[confident], kind="stable")]
+    parts = [order[labels[order] == label][:share] for label in range(probabilities.shape[1])]
+    return np.sort(np.concatenate(parts))

@@ -1,0 +1,134 @@
+"""Noisy Student: a teacher labels images without labels, and a student learns from both (arXiv 1911.04252).
+
+    vitrail train few --recipe noisy_student --unlabelled photos --minutes 20
+
+A teacher is trained on the labelled images; with `--weights` it is a linear probe. Its confident predictions for the
+others (`confidence`, calibrated on validation images; equally many of each class) become labels, soft or hard. A
+student, as large as the teacher, learns from all of them, with stronger augmentation and stochastic depth as noise; it
+labels the images again for the next of `generations`. Each generation is kept only if it is significantly better.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from pydantic import Field, PositiveInt
+
+from vitrail import plug
+from vitrail.contract import Classifier
+from vitrail.data.augment import Augment
+from vitrail.data.join import join_tables
+from vitrail.data.table import Table
+from vitrail.errors import DataError
+from vitrail.spec import OpenFraction, PartialFraction
+from vitrail.training.evaluation import Z_ONE_SIDED_95, paired_gain
+from vitrail.training.recipe.image.candidates import list_candidates
+from vitrail.training.recipe.image.classifier import as_classifier
+from vitrail.training.recipe.image.model_choice import choose_image_size, choose_model
+from vitrail.training.recipe.image.pseudo import label_images
+from vitrail.training.recipe.image.settings import FinetuneSettings, ImageSettings, ScratchSettings
+from vitrail.training.task import Outcome, Task
+
+NEEDS_UNLABELLED = True
+PROBE_SHARE = 0.2  # of the minutes, for a teacher that is a probe
+
+
+class StudentSettings(ImageSettings):
+    """How the student learns."""
+
+    generations: PositiveInt = 1
+    confidence: OpenFraction = 0.7
+    """The least calibrated confidence of a prediction that becomes a label."""
+    soft: bool = True
+    """Whether labels are probabilities rather than the most likely class."""
+    teacher_share: OpenFraction = 0.3
+    """The teacher's fraction of the minutes; the students share the rest."""
+    student_augment: Augment = Augment(crop="padded", policy="rand", magnitude=5.0, erase_rate=0.25)
+    student_drop_path: PartialFraction = 0.1
+
+
+class Spec(StudentSettings, ScratchSettings):
+    """The settings of models that are trained from scratch."""
+
+
+class TuningSpec(StudentSettings, FinetuneSettings):
+    """The settings of models that start from weights."""
+
+    student_augment: Augment = Augment(scale=(0.35, 1.0), jitter=0.2, policy="rand", magnitude=5.0)
+    lr: float = Field(1e-4, gt=0.0)
+
+
+def spec(*, has_weights: bool) -> Any:
+    """The settings, by what the models start from."""
+    return TuningSpec if has_weights else Spec
+
+
+def train(task: Task) -> Outcome:
+    """Train a teacher, then students, as long as they are better."""
+    settings, labelled, unlabelled = task.settings, task.splits.train, task.unlabelled
+    assert isinstance(settings, StudentSettings)
+    if not isinstance(labelled, Table) or not isinstance(unlabelled, Table):
+        raise DataError("noisy_student needs random access to images.", got="shards.", hint="a folder or a table.")
+    if labelled.multi_label or labelled.values is not None:
+        raise DataError("noisy_student needs one label per image.", got="other data.", hint="the recipe scratch.")
+    task, best = _train_teacher(task, labelled, unlabelled)
+    objective = task.kind.new_objective(task)
+    score = objective.score(best.val.fields)
+    notes = [f"Teacher: {score.text} on validation images."]
+    task.view.say(notes[-1])
+    steps, first = best.steps, PROBE_SHARE if task.has_weights else settings.teacher_share
+    for number in range(1, settings.generations + 1):
+        pseudo = label_images(
+            task,
+            as_classifier(best.model),
+            best.val,
+            unlabelled,
+            confidence=settings.confidence,
+            soft=settings.soft,
+        )
+        if pseudo is None:
+            notes.append(f"No image was labelled with a confidence of {settings.confidence:g}, so it stays the best.")
+            break
+        until = first + (1 - first) * number / settings.generations
+        stage = task.stage(
+            f"student-{number}",
+            until=until,
+            splits=task.splits._replace(train=join_tables(labelled, pseudo.table)),
+            settings=settings.override({"augment": settings.student_augment, "balanced": True}),
+            new_model=partial(task.new_model, drop_path_rate=settings.student_drop_path),
+        )
+        task.view.say(f"Student {number}: {pseudo.note}.")
+        model = as_classifier(stage.kind.new_model(stage))
+        progress = stage.fit(model)
+        steps += progress.step
+        student = Outcome(model, stage.infer(model, task.splits.val, "Validating"), progress.step, ())
+        after = objective.score(student.val.fields)
+        gain, noise = paired_gain(best.val, student.val, objective)
+        change = f"{after.text} against {score.text}; {objective.COMPARES} lower by {gain:.3f} +- {noise:.3f}"
+        kept = gain > Z_ONE_SIDED_95 * noise and not after.worse_than(score)
+        notes.append(
+            f"Student {number}, {pseudo.note}: {change}, so {'it is kept' if kept else 'the model before it is kept'}."
+        )
+        task.view.say(notes[-1])
+        if not kept:
+            break
+        best, score = student, after
+    return best._replace(notes=tuple(notes), steps=steps)
+
+
+def _train_teacher(task: Task, labelled: Table, unlabelled: Table) -> tuple[Task, Outcome]:
+    """Train the teacher; return the task with the chosen model too."""
+    settings = task.settings
+    assert isinstance(settings, StudentSettings)
+    if task.has_weights:
+        task = choose_image_size(task)
+        return task, plug.load("vitrail.training.recipe", "probe").train(task.stage("teacher", until=PROBE_SHARE))
+    everything = replace(labelled, names=[*labelled.names, *unlabelled.names])  # students see all images
+    chosen = choose_model(replace(task, splits=task.splits._replace(train=everything)), list_candidates(labelled))
+    task = replace(task, new_model=chosen.new_model)
+    stage = task.stage("teacher", until=settings.teacher_share)
+    model: Classifier = as_classifier(stage.kind.new_model(stage))
+    progress = stage.fit(model)
+    return task, Outcome(model, stage.infer(model, task.splits.val, "Validating"), progress.step, ())
