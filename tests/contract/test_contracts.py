@@ -31,6 +31,11 @@ TEXT[1, 5:] = TEXT[4, 7:] = 0  # shorter ones
 HIDDEN = torch.where(torch.arange(9) % 3 == 1, TEXT, 0)
 OBJECTIVES: dict[str, Callable[[], tuple[Objective, int, Tensor]]] = {
     "classify": lambda: (Classify(), 3, torch.arange(NUM) % 3),
+    "distill": lambda: (
+        plug.load("vitrail.objective", "distill").Objective(Classify(), lambda image: image[:, :, 0, 0]),
+        3,
+        torch.arange(NUM) % 3,
+    ),
     "regress": lambda: (plug.load("vitrail.objective", "regress").Objective(mean=2.0, std=3.0), 1, torch.randn(NUM)),
 }
 """For each objective on images: an example of it, the outputs of a model for it, and labels."""

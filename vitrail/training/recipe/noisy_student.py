@@ -22,6 +22,7 @@ from vitrail.data.augment import Augment
 from vitrail.data.join import join_tables
 from vitrail.data.table import Table
 from vitrail.errors import DataError
+from vitrail.percent import percent
 from vitrail.spec import OpenFraction, PartialFraction
 from vitrail.training.evaluation import Z_ONE_SIDED_95, paired_gain
 from vitrail.training.recipe.image.candidates import list_candidates
@@ -89,7 +90,9 @@ def train(task: Task) -> Outcome:
             soft=settings.soft,
         )
         if pseudo is None:
-            notes.append(f"No image was labelled with a confidence of {settings.confidence:g}, so it stays the best.")
+            notes.append(
+                f"No image was labelled with a confidence of {percent(settings.confidence, 0)}: a lower `confidence` may help."
+            )
             break
         until = first + (1 - first) * number / settings.generations
         stage = task.stage(

@@ -1,0 +1,315 @@
+"""Teachers, students and flat minima: distillation, Noisy Student and SAM."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.contract import forked
+from tests.contract.disturbed import KILLED
+from tests.contract.forked import bits
+from tests.contract.small_images import table_of
+from tests.forge import Forge, command
+from vitrail import load
+from vitrail.catalogue import create_model
+from vitrail.contract import Classifier
+from vitrail.data.join import join_tables
+from vitrail.data.prepare.image import image_loader
+from vitrail.data.transform import Preprocess
+from vitrail.errors import DataError, WeightsError
+from vitrail.objective.classify import Classify
+from vitrail.objective.distill import Distill
+from vitrail.training.recipe.image.pseudo import choose_rows
+from vitrail.training.recipe.image.teacher import Teacher
+from vitrail.training.sam import ascended
+from vitrail.verbs.export import export
+from vitrail.verbs.train import train
+
+MODEL = "vit_mu_patch4_8"
+FAST = ("batch_size=32", "precision=float32", "workers=0", "steps=12", "eval_every=6", "small_until=0.0")
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("teacher") / "run"
+    train("digits", model=MODEL, recipe="scratch", run=path, settings=[*FAST, "steps=40"])
+    return path
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A few labelled digits, and others whose labels nobody may read."""
+    from sklearn.datasets import load_digits
+
+    found, folder = load_digits(), tmp_path_factory.mktemp("digits")
+    images = (found.images * 15).astype(np.uint8)
+    few, others = folder / "few.npz", folder / "others.npz"
+    np.savez(few, x_train=images[:200], y_train=found.target[:200], x_test=images[1500:], y_test=found.target[1500:])
+    np.savez(others, x=images[200:600], y=np.arange(400) % 10)
+    return few, others
+
+
+def student_like(teacher: Path) -> tuple[Any, Any]:
+    model = create_model(MODEL, num_classes=10)
+    torch.nn.init.normal_(model.head.weight, std=0.1)
+    return model, load(teacher)
+
+
+def test_a_teacher_sees_what_it_would_see(teacher: Path) -> None:
+    """Its logits for the student's images are those for the same pixels in its own normalisation and order."""
+    model, theirs = student_like(teacher)
+    ours = Preprocess(size=(8, 8), mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3), dtype=np.uint8)
+    classes = tuple(reversed(theirs.labels))
+    taught = Teacher(theirs, ours, classes)(ours.normalise(pixels))
+    with torch.inference_mode():
+        direct = theirs(theirs.preprocess.normalise(pixels))
+    assert torch.allclose(taught, direct.flip(1), atol=1e-4)
+    assert not any(parameter.requires_grad for parameter in theirs.parameters())
+    larger = Preprocess(size=(16, 16), mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
+    flat = np.full((1, 16, 16, 3), 77, dtype=np.uint8)
+    small = theirs(theirs.preprocess.normalise(flat[:, :8, :8]))
+    assert torch.allclose(Teacher(theirs, larger, theirs.labels)(larger.normalise(flat)), small, atol=1e-3)
+    assert deepcopy(Teacher(theirs, ours, classes)).model is theirs
+    assert model.training
+
+
+def test_an_exported_teacher(teacher: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    export(teacher, format="onnx", out=tmp_path / "out")
+    from vitrail.run.open import open_model
+
+    exported, theirs = open_model(next((tmp_path / "out").glob("**/*.onnx"))), load(teacher)
+    ours = Preprocess(size=(8, 8))
+    images = ours.normalise(np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3), dtype=np.uint8))
+    one, other = (Teacher(each, ours, theirs.labels)(images) for each in (exported, theirs))
+    assert torch.allclose(one, other, atol=1e-3)
+
+
+def test_the_loss_is_deits() -> None:
+    """Equations 2 and 3 of arXiv 2012.12877, transcribed."""
+    torch.manual_seed(0)
+    student, taught, labels = torch.randn(6, 5), torch.randn(6, 5), torch.arange(6) % 5
+    model = _Fixed((student,))
+    fields = {"image": torch.zeros(6, 3, 8, 8), "label": labels}
+    cross_entropy = torch.nn.functional.cross_entropy
+    hard = Distill(Classify(), lambda _: taught)(model, fields)
+    expected = 0.5 * cross_entropy(student, labels, reduction="none")
+    expected = expected + 0.5 * cross_entropy(student, taught.argmax(dim=1), reduction="none")
+    assert torch.allclose(hard, expected)
+    soft = Distill(Classify(), lambda _: taught, distillation="soft", weight=0.3, temperature=2.0)(model, fields)
+    p, q = (taught / 2).softmax(dim=1), (student / 2).softmax(dim=1)
+    divergence = (p * (p / q).log()).sum(dim=1)
+    assert torch.allclose(
+        soft, 0.7 * cross_entropy(student, labels, reduction="none") + 0.3 * 4 * divergence, atol=1e-5
+    )
+    other = torch.randn(6, 5)
+    token = Distill(Classify(), lambda _: taught)(_Fixed((student, other)), fields)
+    expected = 0.5 * cross_entropy(student, labels, reduction="none")
+    assert torch.allclose(token, expected + 0.5 * cross_entropy(other, taught.argmax(dim=1), reduction="none"))
+
+
+class _Fixed(Classifier):
+    """A classifier with these logits."""
+
+    def __init__(self, logits: tuple[torch.Tensor, ...]) -> None:
+        super().__init__()
+        self.logits = logits
+
+    def tokenize(self, image: torch.Tensor) -> torch.Tensor:
+        return image
+
+    encode = tokenize
+
+    def classify_each(self, _: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.logits
+
+
+def test_a_student_and_its_teacher(teacher: Path, tmp_path: Path) -> None:
+    """The teacher stays as it was, and is in neither the checkpoint nor the model."""
+    before = {name: tensor.clone() for name, tensor in load(teacher).state_dict().items()}
+    model = "deit_mu_distilled_patch4_8"
+    result = train("digits", model=model, recipe="distill", teacher=teacher, run=tmp_path / "run", settings=FAST)
+    assert result.steps == 12
+    assert "Distilled" in result.story[0]
+    assert all(torch.equal(tensor, before[name]) for name, tensor in load(teacher).state_dict().items())
+    config = (tmp_path / "run" / "config.yaml").read_text()
+    assert f"teacher: {teacher}" in config
+    assert load(tmp_path / "run").state_dict().keys() == create_model(model, num_classes=10).state_dict().keys()
+    given = load(teacher)
+    again = train("digits", model=model, recipe="distill", teacher=given, run=tmp_path / "object", settings=FAST)
+    assert again.val == result.val
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"recipe": "distill"}, "needs a teacher"),
+        ({"recipe": "scratch", "teacher": "x"}, "has no teacher"),
+        ({"recipe": "distill", "teacher": "nowhere/run"}, "there is nothing at"),
+    ],
+)
+def test_bad_teachers(options: dict[str, Any], match: str, tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=match):
+        train("digits", model=MODEL, run=tmp_path / "run", settings=FAST, **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_teacher_of_other_classes(teacher: Path) -> None:
+    theirs = load(teacher)
+    with pytest.raises(WeightsError, match="other classes"):
+        Teacher(theirs, Preprocess(size=(8, 8)), ("cat", *theirs.labels[1:]))
+    with pytest.raises(WeightsError, match="10 classes; the data has 3"):
+        Teacher(theirs, Preprocess(size=(8, 8)), theirs.labels[:3])
+    grey = create_model(MODEL, num_classes=10, channels=1)
+    grey.labels = theirs.labels
+    with pytest.raises(WeightsError, match="cannot read the student's images"):
+        Teacher(grey, Preprocess(size=(8, 8)), theirs.labels)
+
+
+def test_rows_are_chosen_by_confidence_and_class() -> None:
+    probabilities = np.array(
+        [[0.9, 0.1], [0.8, 0.2], [0.95, 0.05], [0.2, 0.8], [0.55, 0.45], [0.99, 0.01]], dtype=np.float32
+    )
+    assert choose_rows(probabilities, 0.7).tolist() == [0, 2, 3, 5]  # five are confident, so three of each class
+    assert choose_rows(probabilities, 0.97).tolist() == [5]
+    assert choose_rows(probabilities, 0.999).tolist() == []
+
+
+def test_tables_are_joined() -> None:
+    first, second = table_of([0, 1, 2]), table_of([2, 0, 1])
+    joined = join_tables(first, second)
+    assert joined.labels.tolist() == [0, 1, 2, 2, 0, 1]
+    assert joined.targets is None
+    assert np.array_equal(joined.content(4), second.content(1))
+    soft = table_of([2, 0])
+    targets = np.array([[0.1, 0.2, 0.7], [0.6, 0.3, 0.1]], dtype=np.float32)
+    object.__setattr__(soft, "targets", targets)
+    joined = join_tables(first, soft)
+    assert joined.targets is not None
+    assert joined.targets[:2].tolist() == [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+    loader = image_loader(joined.only([4, 1]), Preprocess(size=(8, 8)), batch_size=2)
+    labels = next(loader.batches()).fields["label"]
+    assert torch.equal(labels, torch.tensor([targets[1].tolist(), [0.0, 1.0, 0.0]]))
+
+
+def noisy_words(data: tuple[Path, Path], run: Path, *more: str) -> list[str]:
+    few, others = data
+    words = ["train", str(few), "--recipe", "noisy_student", "--unlabelled", str(others), "--model", MODEL]
+    return [*words, "--run", str(run), *FAST, "steps=40", "confidence=0.05", "generations=2", *more]
+
+
+@pytest.fixture(scope="module")
+def noisy(digits: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory, forge: Forge) -> Path:
+    folder = tmp_path_factory.mktemp("noisy")
+    code = forge.run(command, noisy_words(digits, folder / "run"), log=folder / "log")
+    assert code == 0, (folder / "log").read_text()
+    return folder / "run"
+
+
+def test_noisy_student(noisy: Path) -> None:
+    result = json.loads((noisy / "result.json").read_text())
+    story = " ".join(result["story"])
+    assert "Teacher: " in story
+    assert "Student 1, " in story
+    assert "of 400 images labelled with a confidence of 5 % or more" in story
+    assert (noisy / "stages" / "teacher" / "metrics.jsonl").is_file()
+    assert (noisy / "stages" / "student-1" / "metrics.jsonl").is_file()
+    assert result["steps"] >= 80
+
+
+def test_labels_of_the_unlabelled_are_not_read(
+    noisy: Path, digits: tuple[Path, Path], tmp_path: Path, forge: Forge
+) -> None:
+    """The same images with other labels give the same model."""
+    few, others = digits
+    stored = np.load(others)
+    np.savez(tmp_path / "others.npz", x=stored["x"], y=(stored["y"] * 7 + 3) % 10)
+    words = noisy_words((few, tmp_path / "others.npz"), tmp_path / "run")
+    assert forge.run(command, words, log=tmp_path / "log") == 0, (tmp_path / "log").read_text()
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == (noisy / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("step", [10, 55])
+def test_noisy_student_is_killed_in_each_stage(
+    step: int, noisy: Path, digits: tuple[Path, Path], tmp_path: Path, forge: Forge
+) -> None:
+    """In the teacher's and in the first student's."""
+    killed = tmp_path / "killed"
+    words = noisy_words(digits, killed)
+    kill = partial(forked.kill_in, "vitrail.training.loop", "compute_gradients", step)
+    assert forge.run(command, words, kill, log=tmp_path / "log") == KILLED
+    assert not (killed / "result.json").exists()
+    assert forge.run(command, words, log=tmp_path / "log") == 0, (tmp_path / "log").read_text()
+    assert (killed / "model.safetensors").read_bytes() == (noisy / "model.safetensors").read_bytes()
+
+
+def test_bad_unlabelled_data(digits: tuple[Path, Path], tmp_path: Path) -> None:
+    few, others = digits
+    with pytest.raises(DataError, match="needs images without labels"):
+        train(few, recipe="noisy_student", model=MODEL, run=tmp_path / "run")
+    with pytest.raises(DataError, match="uses no unlabelled images"):
+        train(few, recipe="scratch", unlabelled=others, model=MODEL, run=tmp_path / "run")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(DataError, match="no images"):
+        train(few, recipe="noisy_student", unlabelled=empty, model=MODEL, run=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_sam_goes_up_and_exactly_back() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 3)
+    layer(torch.randn(5, 4)).square().sum().backward()
+    before = [parameter.detach().clone() for parameter in layer.parameters()]
+    gradients = torch.cat([parameter.grad.flatten() for parameter in layer.parameters()])
+    with ascended(layer.parameters(), 0.05):
+        moved = torch.cat(
+            [(parameter.detach() - old).flatten() for parameter, old in zip(layer.parameters(), before, strict=True)]
+        )
+        assert moved.norm().item() == pytest.approx(0.05, rel=1e-4)
+        assert torch.allclose(moved, 0.05 * gradients / gradients.norm(), atol=1e-6)
+    assert all(torch.equal(parameter, old) for parameter, old in zip(layer.parameters(), before, strict=True))
+
+
+def test_sam_in_parts_and_resumed(tmp_path: Path, forge: Forge) -> None:
+    """The same losses in one part and in two; killed and resumed, the same bits; not those without SAM."""
+    words = [
+        "train",
+        "digits",
+        "--recipe",
+        "scratch",
+        "--model",
+        MODEL,
+        *FAST,
+        "save_every=4",
+        "optimizer=sgd",
+        "lr=0.1",
+    ]
+
+    def run(name: str, *more: str, act: Any = None) -> int:
+        return forge.run(
+            command, [*words, "--run", str(tmp_path / name), *more], *([act] if act else []), log=tmp_path / "log"
+        )
+
+    def losses(name: str) -> list[float]:
+        lines = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        return [line["loss"] for line in lines if "loss" in line]
+
+    assert run("plain") == 0
+    assert run("whole", "sam=0.5") == 0, (tmp_path / "log").read_text()
+    assert run("parts", "sam=0.5", "accumulate=2") == 0
+    assert losses("parts") == pytest.approx(losses("whole"), abs=1e-5)
+    assert losses("plain") != pytest.approx(losses("whole"), abs=1e-4)
+    kill = partial(forked.kill_in, "vitrail.training.loop", "compute_gradients", 7)
+    assert run("killed", "sam=0.5", act=kill) == KILLED
+    assert run("killed", "sam=0.5") == 0
+    assert bits(tmp_path / "killed") == bits(tmp_path / "whole")
