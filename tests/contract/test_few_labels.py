@@ -25,11 +25,13 @@ from vitrail.data.join import join_tables
 from vitrail.data.prepare.image import image_loader
 from vitrail.data.transform import Preprocess
 from vitrail.errors import DataError, WeightsError
+from vitrail.inspection.sharpness import measure_sharpness
 from vitrail.objective.classify import Classify
 from vitrail.objective.distill import Distill
 from vitrail.training.recipe.image.pseudo import choose_rows
 from vitrail.training.recipe.image.teacher import Teacher
 from vitrail.training.sam import ascended
+from vitrail.verbs.bench import sharpness
 from vitrail.verbs.export import export
 from vitrail.verbs.train import train
 
@@ -313,3 +315,50 @@ def test_sam_in_parts_and_resumed(tmp_path: Path, forge: Forge) -> None:
     assert run("killed", "sam=0.5", act=kill) == KILLED
     assert run("killed", "sam=0.5") == 0
     assert bits(tmp_path / "killed") == bits(tmp_path / "whole")
+
+
+def test_the_largest_eigenvalue_is_the_hessians() -> None:
+    """Power iteration, without the matrix, against the matrix of a tiny classifier."""
+    torch.manual_seed(0)
+    model = create_model("linear_8", num_classes=3)
+    torch.nn.init.normal_(model.head.weight, std=0.05)
+    images, labels = torch.randn(12, 3, 8, 8), torch.arange(12) % 3
+    parameters = list(model.parameters())
+    sizes = [parameter.numel() for parameter in parameters]
+
+    def loss(flat: torch.Tensor) -> torch.Tensor:
+        named = dict(
+            zip(
+                (name for name, _ in model.named_parameters()),
+                (part.view_as(old) for part, old in zip(flat.split(sizes), parameters, strict=True)),
+                strict=True,
+            )
+        )
+        return torch.nn.functional.cross_entropy(torch.func.functional_call(model, named, images), labels)
+
+    flat = torch.cat([parameter.detach().flatten() for parameter in parameters])
+    largest = torch.linalg.eigvalsh(torch.autograd.functional.hessian(loss, flat))[-1].item()
+    found = measure_sharpness(model, [(images[:8], labels[:8]), (images[8:], labels[8:])])
+    assert found.eigenvalue == pytest.approx(largest, rel=0.05)
+    assert found.loss == pytest.approx(loss(flat).item(), rel=1e-5)
+    assert found.worst[len(found.worst) // 2] == pytest.approx(found.loss, rel=1e-5)
+    assert max(found.worst) > max(found.random)
+    assert all(
+        torch.equal(parameter, old.view_as(parameter))
+        for parameter, old in zip(model.parameters(), flat.split(sizes), strict=True)
+    )
+
+
+def test_the_sharpness_of_a_run(teacher: Path, tmp_path: Path) -> None:
+    found = sharpness(teacher, "digits", out=tmp_path / "sharp.png")
+    assert found.num_images == 256
+    assert found.eigenvalue > 0
+    assert (tmp_path / "sharp.png").stat().st_size > 5000
+    with pytest.raises(DataError, match="images of its classes"):
+        sharpness(teacher, _two_classes(tmp_path), out=tmp_path / "other.png")
+    assert not (tmp_path / "other.png").exists()
+
+
+def _two_classes(folder: Path) -> Path:
+    np.savez(folder / "two.npz", x=np.zeros((8, 8, 8), dtype=np.uint8), y=np.arange(8) % 2)
+    return folder / "two.npz"

@@ -90,9 +90,8 @@ def train(task: Task) -> Outcome:
             soft=settings.soft,
         )
         if pseudo is None:
-            notes.append(
-                f"No image was labelled with a confidence of {percent(settings.confidence, 0)}: a lower `confidence` may help."
-            )
+            limit = percent(settings.confidence, 0)
+            notes.append(f"No image was labelled with a confidence of {limit}; a lower `confidence` may help.")
             break
         until = first + (1 - first) * number / settings.generations
         stage = task.stage(
