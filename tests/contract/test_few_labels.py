@@ -254,6 +254,21 @@ def test_noisy_student_is_killed_in_each_stage(
     assert (killed / "model.safetensors").read_bytes() == (noisy / "model.safetensors").read_bytes()
 
 
+def test_noisy_student_chooses_its_model_and_its_teacher(
+    digits: tuple[Path, Path], teacher: Path, tmp_path: Path
+) -> None:
+    few, others = digits
+    result = train(few, recipe="noisy_student", unlabelled=others, run=tmp_path / "chosen", minutes=0.1)
+    assert load(tmp_path / "chosen").name.startswith(("vit_nano_conv", "vit_tiny_conv"))
+    assert "Teacher: " in result.story[0]
+    for number, more in enumerate((["steps=3"], ["steps=3", "teacher=finetuned"])):
+        run = tmp_path / f"weights-{number}"
+        train(
+            few, recipe="noisy_student", unlabelled=others, weights=teacher, run=run, settings=[*words, "batch_size=32"]
+        )
+        assert (run / "stages" / "teacher" / "metrics.jsonl").is_file() == bool(number), "a probe has no steps"
+
+
 def test_bad_unlabelled_data(digits: tuple[Path, Path], tmp_path: Path) -> None:
     few, others = digits
     with pytest.raises(DataError, match="needs images without labels"):

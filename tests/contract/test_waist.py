@@ -61,6 +61,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "decode": {"objective": "decode"},
     "decode-2": {"objective": "decode", "words": ("accumulate=2",)},
     "decode-4": {"objective": "decode", "words": ("accumulate=4",)},
+    "sam": {"objective": "decode", "words": ("sam=0.05", "accumulate=2", "ema=0.9")},
     "pair": {"objective": "pair", "words": ("optimizer=sgd", "lr=0.1")},  # AdamW amplifies gradients near zero
 }
 

@@ -2,17 +2,18 @@
 
     vitrail train few --recipe noisy_student --unlabelled photos --minutes 20
 
-A teacher is trained on the labelled images; with `--weights` it is a linear probe. Its confident predictions for the
-others (`confidence`, calibrated on validation images; equally many of each class) become labels, soft or hard. A
-student, as large as the teacher, learns from all of them, with stronger augmentation and stochastic depth as noise; it
-labels the images again for the next of `generations`. Each generation is kept only if it is significantly better.
+A teacher is trained on the labelled images; with `--weights` it is a linear probe, or fine-tuned (`teacher=finetuned`).
+Its confident predictions for the others (`confidence`, calibrated on validation images; equally many of each class)
+become labels, soft or hard. A student, as large as the teacher, learns from all of them, with stronger augmentation and
+stochastic depth as noise; it labels the images again for the next of `generations`. Each generation is kept only if it
+is significantly better.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, PositiveInt
 
@@ -28,7 +29,7 @@ from vitrail.training.evaluation import Z_ONE_SIDED_95, paired_gain
 from vitrail.training.recipe.image.candidates import list_candidates
 from vitrail.training.recipe.image.classifier import as_classifier
 from vitrail.training.recipe.image.model_choice import choose_image_size, choose_model
-from vitrail.training.recipe.image.pseudo import label_images
+from vitrail.training.recipe.image.pseudo import label_images, without_labels
 from vitrail.training.recipe.image.settings import FinetuneSettings, ImageSettings, ScratchSettings
 from vitrail.training.task import Outcome, Task
 
@@ -59,6 +60,8 @@ class TuningSpec(StudentSettings, FinetuneSettings):
 
     student_augment: Augment = Augment(scale=(0.35, 1.0), jitter=0.2, policy="rand", magnitude=5.0)
     lr: float = Field(1e-4, gt=0.0)
+    teacher: Literal["probe", "finetuned"] = "probe"
+    """How the teacher is trained; a probe is better on very few labels, if the features are good."""
 
 
 def spec(*, has_weights: bool) -> Any:
@@ -79,7 +82,7 @@ def train(task: Task) -> Outcome:
     score = objective.score(best.val.fields)
     notes = [f"Teacher: {score.text} on validation images."]
     task.view.say(notes[-1])
-    steps, first = best.steps, PROBE_SHARE if task.has_weights else settings.teacher_share
+    steps, first = best.steps, PROBE_SHARE if is_probe(task) else settings.teacher_share
     for number in range(1, settings.generations + 1):
         pseudo = label_images(
             task,
@@ -120,16 +123,23 @@ def train(task: Task) -> Outcome:
     return best._replace(notes=tuple(notes), steps=steps)
 
 
+def is_probe(task: Task) -> bool:
+    """Whether the teacher is a linear probe."""
+    return isinstance(task.settings, TuningSpec) and task.settings.teacher == "probe"
+
+
 def _train_teacher(task: Task, labelled: Table, unlabelled: Table) -> tuple[Task, Outcome]:
     """Train the teacher; return the task with the chosen model too."""
     settings = task.settings
     assert isinstance(settings, StudentSettings)
     if task.has_weights:
         task = choose_image_size(task)
+    if is_probe(task):
         return task, plug.load("vitrail.training.recipe", "probe").train(task.stage("teacher", until=PROBE_SHARE))
-    everything = replace(labelled, names=[*labelled.names, *unlabelled.names])  # students see all images
-    chosen = choose_model(replace(task, splits=task.splits._replace(train=everything)), list_candidates(labelled))
-    task = replace(task, new_model=chosen.new_model)
+    if not task.has_weights:
+        everything = join_tables(labelled, without_labels(unlabelled, labelled.classes))  # what students see
+        chosen = choose_model(replace(task, splits=task.splits._replace(train=everything)), list_candidates(labelled))
+        task = replace(task, new_model=chosen.new_model)
     stage = task.stage("teacher", until=settings.teacher_share)
     model: Classifier = as_classifier(stage.kind.new_model(stage))
     progress = stage.fit(model)

@@ -31,7 +31,7 @@ def label_images(
     Confidence is calibrated on the answers `val` for validation images.
     """
     classes = task.splits.train.classes
-    blind = replace(unlabelled, classes=(), labels=np.zeros(len(unlabelled), dtype=np.int32), starts=None, values=None)
+    blind = without_labels(unlabelled)
     answers = task.infer(model, blind, "Labelling")
     calibration = calibrate(val["logits"], val["label"])
     probabilities = calibration.probabilities(answers["logits"]).float().numpy()
@@ -49,6 +49,13 @@ def label_images(
         f"{len(chosen):,} of {len(unlabelled):,} images labelled with a confidence of {percent(confidence, 0)} or more"
     )
     return PseudoLabelled(table, note + (f", of {present} of {len(classes)} classes" if present < len(classes) else ""))
+
+
+def without_labels(table: Table, classes: tuple[str, ...] = ()) -> Table:
+    """The same images with no labels; or, where the classes are needed and labels are not read, with the first."""
+    return replace(
+        table, classes=classes, labels=np.zeros(len(table), dtype=np.int32), starts=None, values=None, targets=None
+    )
 
 
 def choose_rows(probabilities: NDArray[np.float32], confidence: float) -> NDArray[np.int64]:
