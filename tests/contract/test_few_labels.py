@@ -262,10 +262,8 @@ def test_noisy_student_chooses_its_model_and_its_teacher(
     assert load(tmp_path / "chosen").name.startswith(("vit_nano_conv", "vit_tiny_conv"))
     assert "Teacher: " in result.story[0]
     for number, more in enumerate((["steps=3"], ["steps=3", "teacher=finetuned"])):
-        run = tmp_path / f"weights-{number}"
-        train(
-            few, recipe="noisy_student", unlabelled=others, weights=teacher, run=run, settings=[*words, "batch_size=32"]
-        )
+        run, words = tmp_path / f"weights-{number}", [*more, "batch_size=32"]
+        train(few, recipe="noisy_student", unlabelled=others, weights=teacher, run=run, settings=words)
         assert (run / "stages" / "teacher" / "metrics.jsonl").is_file() == bool(number), "a probe has no steps"
 
 
