@@ -2,8 +2,8 @@
 
     python benchmarks/flat_minima.py cifar10.npz --work DIR --minutes 10 > benchmarks/flat-minima.json
 
-10,000 images of CIFAR-10. `plain` and `sam` have the same minutes, so SAM takes about half as many steps; `plain, steps of
-sam` stops after as many steps as SAM took. The sharpness is that of 256 training images.
+10,000 images of CIFAR-10. `plain` and `sam` have the same minutes, so SAM takes about half as many steps; `plain, steps
+of sam` stops after as many steps as SAM took. The sharpness is that of 256 training images.
 """
 
 from __future__ import annotations
@@ -58,15 +58,11 @@ def main() -> None:
         },
         work,
     )
-    summary = {
-        name: {
-            "accuracy": mean_and_interval([rows[f"{name}-{seed}"]["accuracy"] for seed in seeds]),
-            "eigenvalue": mean_and_interval(
-                [sharpness(work / f"{name}-{seed}" / "model", data[seed]) for seed in seeds]
-            ),
-        }
-        for name in NAMES
-    }
+    summary = {}
+    for name in NAMES:
+        sharp = [sharpness(work / f"{name}-{seed}" / "model", data[seed]) for seed in seeds]
+        accuracy = [rows[f"{name}-{seed}"]["accuracy"] for seed in seeds]
+        summary[name] = {"accuracy": mean_and_interval(accuracy), "eigenvalue": mean_and_interval(sharp)}
     document = {"minutes": args.minutes, "rho": RHO, "model": MODEL, "hardware": hardware(), "summary": summary}
     print(json.dumps({**document, "rows": rows}, indent=1))
 
