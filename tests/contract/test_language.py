@@ -6,8 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -16,12 +14,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import ROOT
 from tests.contract import forked
 from tests.contract.disturbed import KILLED, wait_until
 from tests.contract.forked import bits
+from tests.contract.ranks import losses, run_two_ranks
 from tests.contract.small_texts import RECIPES, sentences, words_of, write_texts
-from tests.forge import PATIENCE, Forge, command
+from tests.forge import Forge, command
 from vitrail.data.text.tokenizer import learn_tokenizer
 from vitrail.errors import DataError, RunError, VitrailError, WeightsError
 from vitrail.run.artefact import load
@@ -101,37 +99,12 @@ def test_killed_at_random_ends_with_the_same_bits(recipe: str, runs: Runs, tmp_p
     assert (killed / "tokenizer.json").read_bytes() == (calm / "tokenizer.json").read_bytes()
 
 
-def losses(run: Path) -> list[float]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [value for line in lines for key, value in line.items() if "loss" in key]
-
-
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_two_processes_agree(recipe: str, runs: Runs, tmp_path: Path) -> None:
     more = ("steps=8", "optimizer=sgd", "lr=0.05", "warmup=0.0", "eval_every=2", "model.dropout_rate=0.0")
     alone, together = tmp_path / "alone", tmp_path / "together"
     assert runs.forge.run(command, words_of(recipe, runs.texts, alone, *more), log=tmp_path / "log") == 0
-    start = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "--",
-        "vitrail",
-    ]
-    done = subprocess.run(
-        [*start, *words_of(recipe, runs.texts, together, *more)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_two_ranks(words_of(recipe, runs.texts, together, *more), tmp_path)
     assert len(losses(alone)) >= 8
     assert losses(together) == pytest.approx(losses(alone), abs=1e-5)
 

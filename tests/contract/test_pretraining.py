@@ -6,8 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -18,12 +16,12 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.conftest import ROOT
 from tests.contract import forked
 from tests.contract.disturbed import KILLED, wait_until
 from tests.contract.forked import bits
+from tests.contract.ranks import losses, run_two_ranks
 from tests.contract.small_images import write_folder
-from tests.forge import PATIENCE, Forge, command
+from tests.forge import Forge, command
 from vitrail.errors import DataError, InspectionError, RunError, SpecError, TrainError
 from vitrail.inspection.reconstruction import DECODER, open_pretrained
 from vitrail.run.artefact import load
@@ -179,37 +177,12 @@ def test_killed_at_random_ends_with_the_same_bits(
     assert (killed / DECODER).read_bytes() == (runs[target] / DECODER).read_bytes()
 
 
-def losses(run: Path) -> list[float]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [value for line in lines for key, value in line.items() if "loss" in key]
-
-
 @pytest.mark.parametrize("target", TARGETS)
 def test_two_processes_agree(target: str, data: Path, tmp_path: Path, forge: Forge) -> None:
     more = (f"target={target}", "optimizer=sgd", "lr=0.05", "warmup=0.0", "eval_every=2")
     alone, together = tmp_path / "alone", tmp_path / "together"
     assert forge.run(command, words_of(data, alone, *more), log=tmp_path / "log") == 0, (tmp_path / "log").read_text()
-    start = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "--",
-        "vitrail",
-    ]
-    done = subprocess.run(
-        [*start, *words_of(data, together, *more)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_two_ranks(words_of(data, together, *more), tmp_path)
     assert len(losses(alone)) >= 8
     assert losses(together) == pytest.approx(losses(alone), abs=1e-5)
 

@@ -6,8 +6,7 @@ iteration needs its products with vectors only, each of which is a second backwa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 
 from vitrail.contract import Classifier
 from vitrail.nn.attention.full import set_fused
+from vitrail.nn.displace import displaced
 
 NUM_IMAGES, BATCH_SIZE = 256, 64
 MAX_ITERATIONS, TOLERANCE = 30, 0.01
@@ -79,7 +79,7 @@ def measure_sharpness(
     for number, line in enumerate((direction, random_direction(parameters, generator))):
         losses = []
         for place, distance in enumerate(distances):
-            with moved(parameters, line, distance):
+            with displaced(parameters, line, distance):
                 losses.append(mean_loss(model, batches))
             if progress is not None:
                 progress(MAX_ITERATIONS + number * NUM_DISTANCES + place + 1, total)
@@ -132,18 +132,3 @@ def normalise(direction: Sequence[Tensor]) -> list[Tensor]:
     """The same direction with length one."""
     length = torch.stack([part.double().square().sum() for part in direction]).sum().sqrt().item()
     return [part / max(length, 1e-30) for part in direction]
-
-
-@contextmanager
-def moved(parameters: Sequence[Tensor], direction: Sequence[Tensor], distance: float) -> Iterator[None]:
-    """Move the weights by a distance, within the context; then exactly back."""
-    backup = [parameter.detach().clone() for parameter in parameters]
-    with torch.no_grad():
-        for parameter, part in zip(parameters, direction, strict=True):
-            parameter.add_(part, alpha=distance)
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for parameter, weight in zip(parameters, backup, strict=True):
-                parameter.copy_(weight)
