@@ -221,7 +221,7 @@ def test_a_dry_run_uses_the_device_of_its_process(images: Path, monkeypatch: pyt
         (["epochs=-1"], SpecError, "epochs"),
         (["lr=.nan"], SpecError, "lr"),
         (["lr=nan"], SpecError, "lr"),
-        (["lr=1e-3"], SpecError, "lr=0.001, without quotes"),
+        (["lr='1e-3'"], SpecError, "lr=0.001, without quotes"),
         (["learning_rate=0.1"], SpecError, r"there is no setting 'learning_rate'\.\n.*\n  Try lr\."),
         (["steps=3", "epochs=2"], SpecError, "a run has one length"),
         (["model.heads=5"], SpecError, "heads must divide width"),
