@@ -115,7 +115,7 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.add_implicit_resolver(  # YAML's own floats need a dot; everyone writes lr=1e-3
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]{1,2}$"), list("-+0123456789")
 )
 
 

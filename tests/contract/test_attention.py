@@ -15,7 +15,7 @@ from vitrail import plug
 from vitrail.errors import SpecError
 from vitrail.nn import dot_product
 from vitrail.nn.attention.full import Attention, CrossAttention
-from vitrail.nn.dot_product import attend, attention_weights
+from vitrail.nn.dot_product import attend, attention_weights, merge_heads, split_heads
 from vitrail.tokens import Layout, Tokens
 
 ENTRIES = plug.entries("vitrail.nn.attention")
@@ -241,3 +241,9 @@ def test_padding_may_begin_or_end_between_steps() -> None:
 def test_only_causal_attention_has_steps() -> None:
     with pytest.raises(SpecError, match=r"only causal attention(.|\n)*causal=True"):
         Attention(width=8, heads=2).step(Tokens(torch.randn(1, 1, 8), Layout((1,))))
+
+
+def test_an_empty_batch() -> None:
+    """The last process may have none, and must not fall behind the others."""
+    assert split_heads(torch.zeros(0, 5, 12), 2, num=3).shape == (3, 0, 2, 5, 2)
+    assert merge_heads(torch.zeros(0, 2, 5, 2)).shape == (0, 5, 4)

@@ -63,8 +63,13 @@ def test_a_recipe_says_how_it_is_run_and_what_it_scores(name: str) -> None:
 @pytest.mark.parametrize("name", IMAGE_RECIPES)
 def test_a_recipe_learns_colours_and_leaves_a_run(name: str, images: Path, weights: Path, tmp_path: Path) -> None:
     words = () if name == "probe" else ("steps=40", "batch_size=12", "precision=float32", "cache_gb=0.0")
-    run = tmp_path / "run"
-    result = train(images, model=TINY, weights=weights, recipe=name, run=run, settings=words)
+    run, more = tmp_path / "run", {}
+    if name == "noisy_student":
+        more = {"unlabelled": images}
+    elif name == "distill":
+        small(images, tmp_path / "teacher", "steps=40")
+        more = {"teacher": tmp_path / "teacher"}
+    result = train(images, model=TINY, weights=weights, recipe=name, run=run, settings=words, **more)
     assert result.test is not None
     assert result.test["n"] == 12
     assert result.test["top1"] > 0.8

@@ -48,9 +48,9 @@ class PatchMasking(NamedTuple):
         hidden, visible = np.split(places, [self.count(num)])
         shown = np.full(len(hidden), MASKED)
         if self.corrupts:
-            chance = rng.random(len(hidden))
+            draws = rng.random(len(hidden))
             others = visible[rng.integers(len(visible), size=len(hidden))]
-            shown = np.select([chance < MASKED_SHARE, chance < MASKED_SHARE + OTHER_SHARE], [shown, others], hidden)
+            shown = np.select([draws < MASKED_SHARE, draws < MASKED_SHARE + OTHER_SHARE], [shown, others], hidden)
         return hidden, shown
 
 

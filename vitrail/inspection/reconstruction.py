@@ -92,12 +92,12 @@ def reconstruct(pretrained: Pretrained, pixels: Pixels, *, seed: int = 0) -> Rec
     grid = model.spec.layout.grid
     mean, std = (torch.tensor(each)[:, None, None] for each in (prepare.preprocess.mean, prepare.preprocess.std))
     values = join_patches(patches, grid)[0] * std + mean
-    drawn = (values.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    drawing = (values.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
     masked = cut_patches(torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None], prepare.cell)
     masked[0, hidden] = GREY
     return Reconstruction(
         masked=join_patches(masked, grid)[0].permute(1, 2, 0).numpy(),
-        predicted=drawn,
+        predicted=drawing,
         original=pixels,
         loss=loss,
         hidden=len(hidden) / prepare.num_patches,

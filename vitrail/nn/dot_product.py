@@ -112,7 +112,8 @@ def _write_out(q: Tensor, k: Tensor, fused: bool | None) -> bool:
 
 def split_heads(x: Float[Tensor, "B N D"], heads: int, *, num: int) -> Float[Tensor, "num B H N E"]:
     """Cut concatenated projections, such as queries, keys and values, into those of each head."""
-    return x.reshape(*x.shape[:-1], num, heads, -1).permute(2, 0, 3, 1, 4)
+    width = x.shape[-1] // (num * heads)  # not -1: a batch may be empty
+    return x.reshape(*x.shape[:-1], num, heads, width).permute(2, 0, 3, 1, 4)
 
 
 def merge_heads(heads: Float[Tensor, "B H N E"]) -> Float[Tensor, "B N D"]:

@@ -81,9 +81,9 @@ class MaskedImage(contract.Objective):
             return contract.Monitoring(scores, f"the features of all images have become the same{at}")
         if scores:
             now, best, labels = scores[0], self.best_probe.item(), answers["label"][:MAX_PROBED]
-            chance = labels.bincount().max().item() / len(labels)
-            error = fraction_error(chance, len(labels))
-            if now.value < chance + error and best > chance + NUM_ERRORS * error:
+            baseline = labels.bincount().max().item() / len(labels)
+            error = fraction_error(baseline, len(labels))
+            if now.value < baseline + error and best > baseline + NUM_ERRORS * error:
                 problem = (
                     f"the features have collapsed: {now.metric.title} {now.text}, "
                     f"no better than chance, after {now.metric.format(best)}"
