@@ -267,6 +267,18 @@ def test_noisy_student_chooses_its_model_and_its_teacher(
         assert (run / "stages" / "teacher" / "metrics.jsonl").is_file() == bool(number), "a probe has no steps"
 
 
+def test_without_confident_predictions_the_teacher_trains_on(
+    digits: tuple[Path, Path], tmp_path: Path, forge: Forge
+) -> None:
+    run = tmp_path / "run"
+    code = forge.run(command, noisy_words(digits, run, "confidence=0.999"), log=tmp_path / "log")
+    assert code == 0, (tmp_path / "log").read_text()
+    result = json.loads((run / "result.json").read_text())
+    assert "No image was labelled" in result["story"][1]
+    assert result["steps"] == 80
+    assert sorted(path.name for path in (run / "stages").iterdir()) == ["alone", "teacher"]
+
+
 def test_bad_unlabelled_data(digits: tuple[Path, Path], tmp_path: Path) -> None:
     few, others = digits
     with pytest.raises(DataError, match="needs images without labels"):

@@ -71,56 +71,71 @@ def spec(*, has_weights: bool) -> Any:
 
 def train(task: Task) -> Outcome:
     """Train a teacher, then students, as long as they are better."""
-    settings, labelled, unlabelled = task.settings, task.splits.train, task.unlabelled
-    assert isinstance(settings, StudentSettings)
+    labelled, unlabelled = task.splits.train, task.unlabelled
+    settings = _settings(task)
     if not isinstance(labelled, Table) or not isinstance(unlabelled, Table):
         raise DataError("noisy_student needs random access to images.", got="shards.", hint="a folder or a table.")
     if labelled.multi_label or labelled.values is not None:
         raise DataError("noisy_student needs one label per image.", got="other data.", hint="the recipe scratch.")
     task, best = _train_teacher(task, labelled, unlabelled)
-    objective = task.kind.new_objective(task)
-    score = objective.score(best.val.fields)
-    notes = [f"Teacher: {score.text} on validation images."]
+    objective, steps = task.kind.new_objective(task), best.steps
+    notes = [f"Teacher: {objective.score(best.val.fields).text} on validation images."]
     task.view.say(notes[-1])
-    steps, first = best.steps, PROBE_SHARE if is_probe(task) else settings.teacher_share
     for number in range(1, settings.generations + 1):
-        pseudo = label_images(
-            task,
-            as_classifier(best.model),
-            best.val,
-            unlabelled,
-            confidence=settings.confidence,
-            soft=settings.soft,
-        )
+        model = as_classifier(best.model)
+        pseudo = label_images(task, model, best.val, unlabelled, confidence=settings.confidence, soft=settings.soft)
         if pseudo is None:
             limit = percent(settings.confidence, 0)
             notes.append(f"No image was labelled with a confidence of {limit}; a lower `confidence` may help.")
+            task.view.say(notes[-1])
+            if number == 1 and not is_probe(task):
+                best = _train_on(task, model)  # with the rest of the time
+                steps += best.steps
             break
-        until = first + (1 - first) * number / settings.generations
-        stage = task.stage(
-            f"student-{number}",
-            until=until,
-            splits=task.splits._replace(train=join_tables(labelled, pseudo.table)),
-            settings=settings.override({"augment": settings.student_augment, "balanced": True}),
-            new_model=partial(task.new_model, drop_path_rate=settings.student_drop_path),
-        )
         task.view.say(f"Student {number}: {pseudo.note}.")
-        model = as_classifier(stage.kind.new_model(stage))
-        progress = stage.fit(model)
-        steps += progress.step
-        student = Outcome(model, stage.infer(model, task.splits.val, "Validating"), progress.step, ())
-        after = objective.score(student.val.fields)
+        student = _train_student(task, number, join_tables(labelled, pseudo.table))
+        steps += student.steps
         gain, noise = paired_gain(best.val, student.val, objective)
-        change = f"{after.text} against {score.text}; {objective.COMPARES} lower by {gain:.3f} +- {noise:.3f}"
-        kept = gain > Z_ONE_SIDED_95 * noise and not after.worse_than(score)
+        before, after = (objective.score(each.val.fields) for each in (best, student))
+        kept = gain > Z_ONE_SIDED_95 * noise and not after.worse_than(before)
+        change = f"{after.text} against {before.text}; {objective.COMPARES} lower by {gain:.3f} +- {noise:.3f}"
         notes.append(
             f"Student {number}, {pseudo.note}: {change}, so {'it is kept' if kept else 'the model before it is kept'}."
         )
         task.view.say(notes[-1])
         if not kept:
             break
-        best, score = student, after
+        best = student
     return best._replace(notes=tuple(notes), steps=steps)
+
+
+def _train_student(task: Task, number: int, images: Table) -> Outcome:
+    """Train a student with noise, in its part of the time."""
+    settings = _settings(task)
+    first = PROBE_SHARE if is_probe(task) else settings.teacher_share
+    stage = task.stage(
+        f"student-{number}",
+        until=first + (1 - first) * number / settings.generations,
+        splits=task.splits._replace(train=images),
+        settings=settings.override({"augment": settings.student_augment, "balanced": True}),
+        new_model=partial(task.new_model, drop_path_rate=settings.student_drop_path),
+    )
+    return _fit(stage, as_classifier(stage.kind.new_model(stage)))
+
+
+def _train_on(task: Task, teacher: Classifier) -> Outcome:
+    """Train the teacher on labelled images for the rest of the time."""
+    return _fit(task.stage("alone"), teacher.train())
+
+
+def _fit(stage: Task, model: Classifier) -> Outcome:
+    progress = stage.fit(model)
+    return Outcome(model, stage.infer(model, stage.splits.val, "Validating"), progress.step, ())
+
+
+def _settings(task: Task) -> StudentSettings:
+    assert isinstance(task.settings, StudentSettings)
+    return task.settings
 
 
 def is_probe(task: Task) -> bool:
@@ -130,8 +145,6 @@ def is_probe(task: Task) -> bool:
 
 def _train_teacher(task: Task, labelled: Table, unlabelled: Table) -> tuple[Task, Outcome]:
     """Train the teacher; return the task with the chosen model too."""
-    settings = task.settings
-    assert isinstance(settings, StudentSettings)
     if task.has_weights:
         task = choose_image_size(task)
     if is_probe(task):
@@ -140,7 +153,5 @@ def _train_teacher(task: Task, labelled: Table, unlabelled: Table) -> tuple[Task
         everything = join_tables(labelled, without_labels(unlabelled, labelled.classes))  # what students see
         chosen = choose_model(replace(task, splits=task.splits._replace(train=everything)), list_candidates(labelled))
         task = replace(task, new_model=chosen.new_model)
-    stage = task.stage("teacher", until=settings.teacher_share)
-    model: Classifier = as_classifier(stage.kind.new_model(stage))
-    progress = stage.fit(model)
-    return task, Outcome(model, stage.infer(model, task.splits.val, "Validating"), progress.step, ())
+    stage = task.stage("teacher", until=_settings(task).teacher_share)
+    return task, _fit(stage, as_classifier(stage.kind.new_model(stage)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -9,11 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.contract import Classifier
+from vitrail.data.rng import make_rng
 from vitrail.data.table import Table
 from vitrail.percent import percent
 from vitrail.run.calibrate import calibrate
 from vitrail.training.evaluation import Answers
 from vitrail.training.task import Task
+
+LABEL_SHARE = 0.15  # of the time that is left, to label images
+NUM_TIMED = 128  # images, to see how fast that is
 
 
 class PseudoLabelled(NamedTuple):
@@ -32,6 +37,7 @@ def label_images(
     """
     classes = task.splits.train.classes
     blind = without_labels(unlabelled)
+    blind = blind.only(sample_rows(task, model, blind))
     answers = task.infer(model, blind, "Labelling")
     calibration = calibrate(val["logits"], val["label"])
     probabilities = calibration.probabilities(answers["logits"]).float().numpy()
@@ -45,10 +51,21 @@ def label_images(
         targets=probabilities[chosen] if soft else None,
     )
     present = len(np.unique(table.labels))
-    note = (
-        f"{len(chosen):,} of {len(unlabelled):,} images labelled with a confidence of {percent(confidence, 0)} or more"
-    )
+    note = f"{len(chosen):,} of {len(blind):,} images labelled with a confidence of {percent(confidence, 0)} or more"
     return PseudoLabelled(table, note + (f", of {present} of {len(classes)} classes" if present < len(classes) else ""))
+
+
+def sample_rows(task: Task, model: Classifier, table: Table) -> list[int]:
+    """The rows to label, in order: all of them, or as many random ones as the minutes leave time for."""
+    order = make_rng("order", seed=task.settings.seed, epoch=3).permutation(len(table))
+    left = task.seconds_left()
+    if left is None:
+        return list(range(len(table)))
+    tried = table.only(order[:NUM_TIMED].tolist())
+    began = time.monotonic()
+    task.infer(model, tried, "Labelling")
+    num = int(LABEL_SHARE * left * len(tried) / (time.monotonic() - began))
+    return sorted(order[: task.decide("num_labelled", lambda: max(1, min(len(table), num)))].tolist())
 
 
 def without_labels(table: Table, classes: tuple[str, ...] = ()) -> Table:
