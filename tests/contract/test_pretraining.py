@@ -70,7 +70,9 @@ def test_a_backbone_without_its_decoder(runs: dict[str, Path]) -> None:
         result = json.loads((path / "result.json").read_text())
         assert result["val"]["masked_loss"] > 0
         assert 0 <= result["val"]["knn"] <= 1
-        assert "Reconstructions" in (path / "report.html").read_text()
+        page = (path / "report.html").read_text()
+        assert "Reconstructions" in page
+        assert "decoder.safetensors</code> what predicts hidden patches" in page
         assert target in (path / "README.md").read_text()
         lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
         assert [line["step"] for line in lines if "val_knn" in line] == [4, 8]

@@ -36,7 +36,7 @@ NOUN = "images"
 answer_cost = no_answer_cost
 open_data = open_unlabelled
 MIN_IMAGES = 4
-MAX_VAL = 2000  # images: enough for the loss and for nearest neighbours
+MAX_VAL = 1000  # images: enough for the loss and for nearest neighbours
 
 
 def model_factory(

@@ -19,7 +19,7 @@ from vitrail.metric.tokens import losses_per_token, score_tokens
 LOSS = Metric("masked_loss", "loss on hidden patches", higher=False)
 NEIGHBOURS = Metric("knn", "nearest neighbours", is_fraction=True)
 LINEAR = Metric("linear", "linear model", is_fraction=True)
-MAX_PROBED = 2000  # samples
+MAX_PROBED = 1000  # samples
 MIN_SPREAD = 1e-5  # below, all images have the same features
 NUM_ERRORS = 4.0  # standard errors above chance that were reached before a fall to chance is a collapse
 

@@ -3,8 +3,8 @@
     vitrail train input.txt --recipe language --minutes 10
 
 Tinyshakespeare, characters, two cores: 1.498 nats per character on the last tenth after 10 minutes (three seeds, 1.493
-to 1.502), where nanoGPT's settings for a CPU reach 1.90 in their 2,000 steps and 1.55 in the same time; nanoGPT reports
-1.47 with 10.7 million parameters on a GPU (benchmarks/language-10.json).
+to 1.502), where nanoGPT's settings for a CPU reach 1.90 in their 2,000 steps and 1.54 to 1.57 in the same time; nanoGPT
+reports 1.47 with 10.7 million parameters on a GPU (benchmarks/language-10.json).
 
 The ingredients: Muon, rotary positions, a shorter context at the start, an EMA of the weights.
 """
