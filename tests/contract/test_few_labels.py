@@ -18,7 +18,7 @@ from tests.contract.disturbed import KILLED
 from tests.contract.forked import bits
 from tests.contract.small_images import table_of
 from tests.forge import Forge, command
-from vitrail import load
+from vitrail import load, plug
 from vitrail.catalogue import create_model
 from vitrail.contract import Classifier
 from vitrail.data.join import join_tables
@@ -387,3 +387,14 @@ def test_the_sharpness_of_a_run(teacher: Path, tmp_path: Path) -> None:
 def _two_classes(folder: Path) -> Path:
     np.savez(folder / "two.npz", x=np.zeros((8, 8, 8), dtype=np.uint8), y=np.arange(8) % 2)
     return folder / "two.npz"
+
+
+@pytest.mark.parametrize("recipe", ["distill", "noisy_student", "pretrain"])
+def test_settings_are_those_of_training_from_scratch_or_from_weights(recipe: str) -> None:
+    """Besides their own, whatever order the classes are combined in."""
+    module = plug.load("vitrail.training.recipe", recipe)
+    scratch = {"optimizer": "muon", "lr": 0.02, "batch_size": 128, "ema": 0.99}
+    assert {name: getattr(module.Spec(), name) for name in scratch} == scratch
+    if hasattr(module, "spec"):
+        tuned = {"optimizer": "adamw", "layer_decay": 0.75, "batch_size": 64, "label_smoothing": 0.1}
+        assert {name: getattr(module.spec(has_weights=True)(), name) for name in tuned} == tuned

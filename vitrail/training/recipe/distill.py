@@ -35,11 +35,11 @@ class DistillSettings(ImageSettings):
     """Of both predictions, if soft."""
 
 
-class Spec(DistillSettings, ScratchSettings):
+class Spec(ScratchSettings, DistillSettings):
     """The settings of a student that is trained from scratch."""
 
 
-class TuningSpec(DistillSettings, FinetuneSettings):
+class TuningSpec(FinetuneSettings, DistillSettings):
     """The settings of a student that starts from weights."""
 
 

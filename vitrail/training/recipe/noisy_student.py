@@ -51,11 +51,11 @@ class StudentSettings(ImageSettings):
     student_drop_path: PartialFraction = 0.1
 
 
-class Spec(StudentSettings, ScratchSettings):
+class Spec(ScratchSettings, StudentSettings):
     """The settings of models that are trained from scratch."""
 
 
-class TuningSpec(StudentSettings, FinetuneSettings):
+class TuningSpec(FinetuneSettings, StudentSettings):
     """The settings of models that start from weights."""
 
     student_augment: Augment = Augment(scale=(0.35, 1.0), jitter=0.2, policy="rand", magnitude=5.0)
