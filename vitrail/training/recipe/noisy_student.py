@@ -7,6 +7,10 @@ Its confident predictions for the others (`confidence`, calibrated on validation
 become labels, soft or hard. A student, as large as the teacher, learns from all of them, with stronger augmentation and
 stochastic depth as noise; it labels the images again for the next of `generations`. Each generation is kept only if it
 is significantly better.
+
+CIFAR-10 with 5,000 labels, `vit_nano_conv4_32`, two cores, one seed: after 4 minutes 50.8 %, the student 8 points
+better than its teacher on validation images; but all 4 minutes on the labelled images alone give 65.2 %. It needs time
+for two models.
 """
 
 from __future__ import annotations

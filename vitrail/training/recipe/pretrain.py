@@ -8,6 +8,8 @@ others, so that a step costs a fraction of one on whole images. `mean_colour`, `
 three targets of the Vision Transformer's paper (arXiv 2010.11929, section 4.6), with half of the patches hidden. Labels
 are ignored; if there are any, nearest neighbours and a linear model on the features show what has been learned. With
 `--weights`, pretraining goes on from them.
+
+CIFAR-10, `vit_nano_conv4_32`, two cores: after 4 minutes a linear model on the features reaches 40.3 % (one seed).
 """
 
 from __future__ import annotations
