@@ -16,21 +16,26 @@ from vitrail.objective.masked_image.base import MaskedImage
 from vitrail.objective.masked_patches import MaskedPatches
 from vitrail.spec import OpenFraction, Spec
 
-MASK_RATES = {"mae": 0.75}  # MAE's paper; half of the patches otherwise
+MAE_RATE, PAPER_RATE = 0.75, 0.5  # hidden patches in arXiv 2111.06377 and in arXiv 2010.11929
 
 
 class MaskingSpec(Spec):
     """What is hidden and what is predicted; stored in config.yaml, so that a run can draw its reconstructions."""
 
     target: Literal["mae", "mean_colour", "downsized", "full_patch"] = "mae"
-    mask_rate: OpenFraction = 0.75
+    """What is predicted of a hidden patch."""
+    mask_rate: OpenFraction | None = None
+    """The fraction of the patches that are hidden; None for 0.75 with mae, 0.5 otherwise."""
     decoder_width: PositiveInt = 128
     decoder_depth: PositiveInt = 2
+    """The decoder of mae, which is not part of the pretrained model."""
 
     @property
     def masking(self) -> PatchMasking:
         """MAE shows nothing at hidden places; masked patch prediction corrupts some."""
-        return PatchMasking(self.mask_rate, corrupts=self.target != "mae")
+        is_mae = self.target == "mae"
+        rate = (MAE_RATE if is_mae else PAPER_RATE) if self.mask_rate is None else self.mask_rate
+        return PatchMasking(rate, corrupts=not is_mae)
 
 
 def as_vision_transformer(model: Model) -> VisionTransformer:

@@ -13,7 +13,7 @@ from vitrail.data.table import Source, Stream, Table
 from vitrail.data.unlabelled import open_unlabelled
 from vitrail.errors import DataError
 from vitrail.inspection.reconstruction import write_decoder
-from vitrail.masking import as_vision_transformer, build_objective, prepare_masked
+from vitrail.masking import MaskingSpec, as_vision_transformer, build_objective, prepare_masked
 from vitrail.metric.tokens import mean_per_token, normal_interval
 from vitrail.objective.masked_image.base import MaskedImage, probe_features
 from vitrail.report.pretraining import write_pretraining_report
@@ -80,13 +80,13 @@ def new_model(task: Task) -> Model:
 def new_objective(task: Task, model: Model | None = None) -> MaskedImage:
     """Create what predicts hidden patches of this model."""
     assert model is not None, "the decoder is made for a model"
-    return build_objective(_settings(task).masking, model)
+    return build_objective(_settings(task), model)
 
 
 def preparation(task: Task, model: Model, *, training: bool) -> MaskedImagePreparation:
     """Images with hidden patches."""
     settings = _settings(task)
-    return prepare_masked(settings.masking, model, settings.augment if training else None)
+    return prepare_masked(settings, model, settings.augment if training else None)
 
 
 def _settings(task: Task) -> Spec:
@@ -96,10 +96,10 @@ def _settings(task: Task) -> Spec:
 
 def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
     """Write the files of the run, and return its result."""
-    model, objective, masking = as_classifier(outcome.model), outcome.objective, _settings(task).masking
+    model, objective, settings = as_classifier(outcome.model), outcome.objective, _settings(task)
     assert isinstance(objective, MaskedImage)
     model.describe(kind=PRETRAINING, labels=())
-    task.config["masking"] = masking.model_dump(mode="json")
+    task.config["masking"] = {name: getattr(settings, name) for name in MaskingSpec.model_fields}
     score = score_answers(outcome.val)
     if task.world.is_rank_zero:
         write_decoder(task.run, objective)
@@ -108,8 +108,8 @@ def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
         recipe,
         outcome,
         scores={"val": score},
-        objective="mae" if masking.target == "mae" else "masked_patches",
-        facts={"target": masking.target, "mask_rate": masking.mask_rate},
+        objective="mae" if settings.target == "mae" else "masked_patches",
+        facts={"target": settings.target, "mask_rate": settings.masking.rate},
         card=lambda facts, result, opens: pretraining_card(facts=facts, result=result, loadable_by=opens),
         write_tables=lambda document: write_json(task.run / SUMMARY, {**document, "val": score}),
     )

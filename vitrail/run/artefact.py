@@ -110,14 +110,18 @@ def kind_of(path: str | Path) -> str | None:
     return None if config is None else str(config.get("kind", IMAGE_KINDS[0]))
 
 
-def load_network(path: Path, config: Mapping[str, Any]) -> Model:
-    """Build the model of a run and load its weights; it knows nothing of its data yet."""
+def read_spec(path: Path, config: Mapping[str, Any]) -> Any:
+    """The specification of a run's model."""
     try:
         stored = config["model"]
-        spec = plug.load(catalogue.MODELS, stored["family"]).Spec.parse(stored["spec"])
+        return plug.load(catalogue.MODELS, stored["family"]).Spec.parse(stored["spec"])
     except (KeyError, TypeError) as error:
         raise RunError(f"the files of the run in {path} are inconsistent.", got=f"{error!r}.") from None
-    model = catalogue.build(spec)
+
+
+def load_network(path: Path, config: Mapping[str, Any]) -> Model:
+    """Build the model of a run and load its weights; it knows nothing of its data yet."""
+    model = catalogue.build(read_spec(path, config))
     try:
         model.load_state_dict(tensor_files.read_tensors(path / WEIGHTS))
     except RuntimeError as error:

@@ -14,13 +14,13 @@ CIFAR-10, `vit_nano_conv4_32`, two cores: after 4 minutes a linear model on the 
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Self
 
-from pydantic import PositiveInt, model_validator
+from pydantic import model_validator
 
 from vitrail.errors import SpecError
-from vitrail.masking import MASK_RATES, MaskingSpec
-from vitrail.spec import OpenFraction, PartialFraction
+from vitrail.masking import MaskingSpec
+from vitrail.spec import PartialFraction
 from vitrail.training.recipe.image.candidates import list_candidates
 from vitrail.training.recipe.image.model_choice import choose_model
 from vitrail.training.recipe.image.settings import ScratchSettings
@@ -29,18 +29,11 @@ from vitrail.training.task import Outcome, Task
 KIND = "pretraining"
 
 
-class Spec(ScratchSettings):
+class Spec(ScratchSettings, MaskingSpec):
     """The loop's settings, with defaults for pretraining."""
 
     label_smoothing: PartialFraction = 0.0
     small_until: PartialFraction = 0.0
-    target: Literal["mae", "mean_colour", "downsized", "full_patch"] = "mae"
-    """What is predicted of a hidden patch."""
-    mask_rate: OpenFraction | None = None
-    """The fraction of the patches that are hidden; None for 0.75 with mae, 0.5 otherwise."""
-    decoder_width: PositiveInt = 128
-    decoder_depth: PositiveInt = 2
-    """The decoder of mae, which is not part of the pretrained model."""
 
     @model_validator(mode="after")
     def _check_mixing(self) -> Self:
@@ -51,17 +44,6 @@ class Spec(ScratchSettings):
                 hint="the recipe pretrain without them.",
             )
         return self
-
-    @property
-    def masking(self) -> MaskingSpec:
-        """What is hidden and what is predicted."""
-        rate = MASK_RATES.get(self.target, 0.5) if self.mask_rate is None else self.mask_rate
-        return MaskingSpec(
-            target=self.target,
-            mask_rate=rate,
-            decoder_width=self.decoder_width,
-            decoder_depth=self.decoder_depth,
-        )
 
 
 def train(task: Task) -> Outcome:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from vitrail import catalogue, matching, plug
-from vitrail.contract import Classifier
+from vitrail.contract import Classifier, ImageSpec
 from vitrail.data.table import Source
 from vitrail.errors import WeightsError
-from vitrail.run.artefact import is_run, kind_of, load_network, open_run
+from vitrail.run.artefact import is_run, kind_of, open_run, read_spec
 from vitrail.weights.source import load_weights
 
 
@@ -44,9 +44,8 @@ def make_image_models(
 def _model_of_run(path: Path) -> tuple[str, dict[str, Any]]:
     """The name of a run's model, and the fields of its specification that the name does not imply."""
     config, _ = open_run(path)
-    model = load_network(path, config)
-    name = str(config["model"].get("name", ""))
-    if not isinstance(model, Classifier) or not name:
+    spec, name = read_spec(path, config), str(config["model"].get("name", ""))
+    if not isinstance(spec, ImageSpec) or not name:
         raise WeightsError(
             f"{path} is not a run on images with a model of the catalogue.",
             got=f"a run of the kind {kind_of(path)}.",
@@ -55,6 +54,6 @@ def _model_of_run(path: Path) -> tuple[str, dict[str, Any]]:
     named = catalogue.spec_named(name)
     return name, {
         key: value
-        for key, value in model.spec
+        for key, value in spec
         if key != "num_classes" and key in type(named).model_fields and value != getattr(named, key)
     }
