@@ -1,19 +1,19 @@
 """DeiT on 10,000 images of CIFAR-10: a plain Vision Transformer with and without a teacher, at equal time.
 
-    python benchmarks/distill.py cifar10.npz --work DIR --minutes 10 > benchmarks/distill.json
+    python benchmarks/distill.py cifar10.npz --work DIR --minutes 10 --out benchmarks/distill.json
 
 Two teachers are trained on the same images first: a ResNet (BiT) and a Vision Transformer with a convolutional stem.
 The students are plain: without a teacher, with hard and soft labels from the ResNet, with a distillation token, and
-with the transformer as their teacher. Every run has one core; the teacher's passes count as the student's time.
+with the transformer as their teacher. Every run has one core, its minutes are processor minutes, and the teacher's
+passes count as the student's time.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
-from side_by_side import COMMON, mean_and_interval, run_all, write_part
+from side_by_side import COMMON, Results, mean_and_interval, run_all, write_part
 
 TEACHERS = {
     "convolutional": ["--model", "resnetv2_50x1_bit", "model.layers=[1,1,1,1]", "model.image_size=64"],
@@ -31,48 +31,52 @@ NUM_IMAGES = 10_000
 
 
 def main() -> None:
-    """Run the benchmark and print one JSON document."""
+    """Run what is missing and write one JSON document."""
     parser = argparse.ArgumentParser()
     parser.add_argument("data", type=Path)
     parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--teacher-minutes", type=float, default=20.0)
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
-    from vitrail.benchmark.compare import hardware
-
     work, seeds = args.work, range(args.seeds)
-    data = {seed: str(write_part(args.data, work, NUM_IMAGES, seed)[0]) for seed in seeds}
+    facts = {"minutes": args.minutes, "teacher_minutes": args.teacher_minutes, "images": NUM_IMAGES}
+    results = Results(args.out, facts)
+    for seed in seeds:
+        run_seed(seed, str(write_part(args.data, work, NUM_IMAGES, seed)[0]), args, results)
+    names = [*(f"teacher-{name}" for name in TEACHERS), *STUDENTS]
+    results.write(
+        {name: mean_and_interval([results.rows[f"{name}-{seed}"]["accuracy"] for seed in seeds]) for name in names}
+    )
 
-    def words(seed: int, recipe: str, minutes: float, run: Path, *more: str) -> list[str]:
-        start = ["train", data[seed], "--recipe", recipe, "--minutes", str(minutes), "--run", str(run)]
+
+def run_seed(seed: int, data: str, args: argparse.Namespace, results: Results) -> None:
+    """Train the teachers, then the students; teachers that are no longer there are trained again for a student."""
+
+    def words(name: str, recipe: str, minutes: float, *more: str) -> list[str]:
+        start = ["train", data, "--recipe", recipe, "--minutes", str(minutes), "--run", str(place(name))]
         return [*start, "--seed", str(seed), *COMMON, *more]
 
-    teachers = run_all(
-        {
-            f"teacher-{name}-{seed}": [
-                words(seed, "scratch", args.teacher_minutes, work / f"teacher-{name}-{seed}" / "model", *options)
-            ]
-            for seed in seeds
-            for name, options in TEACHERS.items()
-        },
-        work,
-    )
-    jobs = {}
-    for seed in seeds:
-        for name, (teacher, model, settings) in STUDENTS.items():
-            run = work / f"{name}-{seed}" / "model"
-            taught = [] if teacher is None else ["--teacher", str(work / f"teacher-{teacher}-{seed}" / "model")]
-            recipe = "scratch" if teacher is None else "distill"
-            jobs[f"{name}-{seed}"] = [words(seed, recipe, args.minutes, run, "--model", model, *taught, *settings)]
-    rows = run_all(jobs, work)
-    summary = {
-        name: mean_and_interval([found[f"{name}-{seed}"]["accuracy"] for seed in seeds])
-        for found, names in ((teachers, [f"teacher-{name}" for name in TEACHERS]), (rows, list(STUDENTS)))
-        for name in names
+    def place(name: str) -> Path:
+        return args.work / f"{name}-{seed}" / "model"
+
+    students = {}
+    for name, (teacher, model, settings) in STUDENTS.items():
+        taught = [] if teacher is None else ["--teacher", str(place(f"teacher-{teacher}"))]
+        recipe = "scratch" if teacher is None else "distill"
+        students[f"{name}-{seed}"] = [words(name, recipe, args.minutes, "--model", model, *taught, *settings)]
+    if all(name in results.rows for name in students):
+        return
+    for name in TEACHERS:
+        if not place(f"teacher-{name}").is_dir():
+            results.rows.pop(f"teacher-{name}-{seed}", None)
+    teachers = {
+        f"teacher-{name}-{seed}": [words(f"teacher-{name}", "scratch", args.teacher_minutes, *options)]
+        for name, options in TEACHERS.items()
     }
-    document = {"minutes": args.minutes, "images": NUM_IMAGES, "hardware": hardware(), "summary": summary}
-    print(json.dumps({**document, "rows": {**teachers, **rows}}, indent=1))
+    run_all(teachers, results)
+    run_all(students, results)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """CIFAR-10 with few labels: what pretraining, Noisy Student and SAM give at equal time.
 
-    python benchmarks/few_labels.py cifar10.npz --work DIR --minutes 10 > benchmarks/few-labels-10.json
-    python benchmarks/few_labels.py cifar10.npz --work DIR --minutes 40 --labels 5000 --methods scratch,mae > ...
+    python benchmarks/few_labels.py cifar10.npz --work DIR --minutes 10 --out benchmarks/few-labels-10.json
+    python benchmarks/few_labels.py cifar10.npz --work DIR --minutes 40 --labels 5000 --methods scratch,mae --out ...
 
 The labelled images, equally many of each class, are drawn by the seed; the other training images lose their labels.
-Every method has the same minutes in all, on one core; two runs share the machine, each bound to a core of its own.
+Every method has the same processor minutes in all, on one core; two runs share the machine (side_by_side.py).
 Pretraining takes PRETRAINED of the minutes, on all training images; training with labels has the rest. The test images
 are CIFAR-10's 10,000.
 """
@@ -12,10 +12,10 @@ are CIFAR-10's 10,000.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
+from typing import Any
 
-from side_by_side import COMMON, mean_and_interval, run_all, write_part
+from side_by_side import COMMON, Results, Rows, mean_and_interval, run_all, write_part
 
 MODEL = "vit_nano_conv4_32"
 PRETRAINED = 0.5  # of the minutes
@@ -46,38 +46,41 @@ def commands(method: str, data: tuple[Path, Path, Path], minutes: float, seed: i
 
 
 def main() -> None:
-    """Run the benchmark and print one JSON document."""
+    """Run what is missing and write one JSON document."""
     parser = argparse.ArgumentParser()
     parser.add_argument("data", type=Path)
     parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--labels", default="500,5000")
     parser.add_argument("--methods", default=",".join(METHODS))
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", default="0,1,2")
     args = parser.parse_args()
-    from vitrail.benchmark.compare import hardware
-
     keys = {
-        f"{method}-{labels}-{args.minutes:g}-{seed}": (method, int(labels), seed)
-        for seed in range(args.seeds)
+        f"{method}-{labels}-{seed}": (method, int(labels), int(seed))
+        for seed in args.seeds.split(",")
         for labels in args.labels.split(",")
         for method in args.methods.split(",")
     }
+    results = Results(args.out, {"minutes": args.minutes, "model": MODEL})
     jobs = {
         name: commands(method, write_part(args.data, args.work, num, seed), args.minutes, seed, args.work / name)
         for name, (method, num, seed) in keys.items()
     }
-    rows = run_all(jobs, args.work)
-    summary = [
-        {
-            "method": method,
-            "labels": num,
-            **mean_and_interval([rows[name]["accuracy"] for name, key in keys.items() if key[:2] == (method, num)]),
-        }
-        for method, num in dict.fromkeys(key[:2] for key in keys.values())
+    run_all(jobs, results)
+    results.write(summarise(results.rows))
+
+
+def summarise(rows: Rows) -> list[dict[str, Any]]:
+    """The mean accuracy of each method and number of labels over its seeds, those of earlier sessions included."""
+    groups: dict[tuple[str, int], list[float]] = {}
+    for name, row in rows.items():
+        method, labels, _ = name.rsplit("-", 2)
+        groups.setdefault((method, int(labels)), []).append(row["accuracy"])
+    return [
+        {"method": method, "labels": labels, **mean_and_interval(values)}
+        for (method, labels), values in sorted(groups.items(), key=lambda group: (group[0][1], group[0][0]))
     ]
-    document = {"minutes": args.minutes, "model": MODEL, "hardware": hardware(), "summary": summary}
-    print(json.dumps({**document, "rows": rows}, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A language model of characters: Vitrail's recipe and nanoGPT's published CPU settings, on the same cores, in turns.
 
     python benchmarks/language.py input.txt --minutes 10 --seeds 3 > benchmarks/language-10.json
-    python benchmarks/language.py input.txt --minutes 30 --seeds 3 > benchmarks/language-30.json
+    python benchmarks/language.py input.txt --minutes 30 --one-core --work DIR --out benchmarks/language-30.json
     python benchmarks/language.py input.txt --generate > benchmarks/generate.json
 
 The last tenth of the text is for validation. nanoGPT's settings for a CPU: 4 layers of width 128, 4 heads, context 64,
@@ -13,7 +13,8 @@ and without the cache of keys and values, in turns, for each size of model that 
 Vitrail's loss is that of the best of about ten evaluations on the validation text, as nanoGPT's is; `last_loss` is that
 of its last step. The peer is scored once, at its end, with its own context of 64.
 
-A finished seed is kept in the file `--partial` and not run again.
+A finished seed is kept in the file `--partial` and not run again. `--one-core` gives each run one core and processor
+minutes, two runs side by side (side_by_side.py), and the peer its 2,000 steps only.
 """
 
 from __future__ import annotations
@@ -44,12 +45,9 @@ def by_vitrail(data: Path, minutes: float, seed: int, run: Path) -> dict[str, An
     config = (run / "config.yaml").read_text()
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     return {
-        "loss": result["val"]["loss"],
-        "interval": result["val"]["interval"],
+        **row_of(result),
         "last_loss": last.get("val_loss"),
-        "steps": result["steps"],
         "seconds": round(time.monotonic() - started, 1),
-        **{key: result.get(key) for key in ("seconds_by_phase", "samples_per_second")},
         "bfloat16": "bfloat16: true" in config,
     }
 
@@ -137,6 +135,27 @@ def by_peer(data: Path, minutes: float | None, seed: int) -> dict[str, Any]:
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)  # noqa: S603
 
 
+def on_one_core(data: Path, minutes: float, seeds: int, work: Path, out: Path) -> None:
+    """Vitrail and nanoGPT's 2,000 steps, each on one core, side by side; writes one JSON document."""
+    from side_by_side import Results, mean_and_interval, run_all
+
+    results = Results(out, {"data": data.name, "minutes": minutes, "cores": 1})
+    jobs = {}
+    for seed in range(seeds):
+        words = ["train", str(data), "--recipe", "language", "--minutes", str(minutes), "--seed", str(seed)]
+        jobs[f"vitrail-{seed}"] = [[*words, "--run", str(work / f"language-{seed}"), "--json", "--quiet"]]
+        jobs[f"nanoGPT, 2,000 steps-{seed}"] = [[__file__, str(data), "--peer", str(seed), "--minutes", "0"]]
+    rows = run_all(jobs, results, read=lambda documents: documents[0] if "loss" in documents[0] else row_of(documents[0]))
+    names = dict.fromkeys(name.rpartition("-")[0] for name in rows)
+    results.write({name: mean_and_interval([rows[f"{name}-{seed}"]["loss"] for seed in range(seeds)]) for name in names})
+
+
+def row_of(result: dict[str, Any]) -> dict[str, Any]:
+    """What a run of Vitrail says of its language model."""
+    keys = ("steps", "seconds_by_phase", "samples_per_second")
+    return {**{key: result["val"][key] for key in ("loss", "interval")}, **{key: result.get(key) for key in keys}}
+
+
 def time_generation(fields: dict[str, Any]) -> dict[str, Any]:
     """Seconds to generate 256 characters with and without the cache, in turns; weights do not matter for that."""
     import torch
@@ -176,10 +195,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--generate", action="store_true")
     parser.add_argument("--partial", type=Path, help="where finished rows are kept")
+    parser.add_argument("--one-core", action="store_true")
+    parser.add_argument("--work", type=Path)
+    parser.add_argument("--out", type=Path)
     parser.add_argument("--peer", type=int)
     args = parser.parse_args()
     if args.peer is not None:
         print(json.dumps(peer(args.data, args.minutes or None, args.peer)))
+        return
+    if args.one_core:
+        on_one_core(args.data, args.minutes, args.seeds, args.work, args.out)
         return
     import torch
 

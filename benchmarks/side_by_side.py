@@ -1,6 +1,8 @@
 """Runs of `vitrail train` side by side, each on a core of its own, resumable: what long comparisons share.
 
-A finished run is kept as DIR/NAME/row.json and not run again; a run that was stopped resumes from its checkpoint.
+Minutes are processor minutes (processor_minutes.py), so that other work on the machine does not count. A finished run
+is a row of the output file and is not run again, in this session or another; a run that was stopped resumes from its
+checkpoint, if that is still there.
 """
 
 from __future__ import annotations
@@ -9,8 +11,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue
@@ -21,6 +24,7 @@ import numpy as np
 
 T_95 = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's t, two-sided, by the number of seeds
 COMMON = ("--json", "--quiet")
+Rows = dict[str, dict[str, Any]]
 
 
 def write_part(source: Path, folder: Path, num: int, seed: int) -> tuple[Path, Path, Path]:
@@ -42,51 +46,85 @@ def write_part(source: Path, folder: Path, num: int, seed: int) -> tuple[Path, P
     return few, others, everything
 
 
-def run_all(jobs: Mapping[str, Sequence[Sequence[str]]], work: Path) -> dict[str, dict[str, Any]]:
-    """Run the commands of each job, one after the other, two jobs at a time; return the result of each by name."""
+class Results:
+    """The output file: a JSON document whose `rows` are the finished runs by name."""
+
+    def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
+        self.path, self.facts = path, facts
+        self.rows: Rows = json.loads(path.read_text())["rows"] if path.is_file() else {}
+        self.lock = threading.Lock()
+
+    def write(self, summary: object = None) -> None:
+        """Write the rows, and a summary once there is one."""
+        from vitrail.benchmark.compare import hardware
+
+        document = {**self.facts, "hardware": hardware(), "summary": summary, "rows": self.rows}
+        partial = self.path.with_suffix(".partial")
+        partial.write_text(json.dumps(document, indent=1) + "\n")
+        partial.replace(self.path)
+
+    def add(self, name: str, row: dict[str, Any]) -> None:
+        """Keep a finished run."""
+        with self.lock:
+            self.rows[name] = row
+            self.write()
+
+
+def run_all(
+    jobs: Mapping[str, Sequence[Sequence[str]]],
+    results: Results,
+    *,
+    read: Callable[[list[dict[str, Any]]], dict[str, Any]] | None = None,
+) -> Rows:
+    """Run the commands of each job, one after the other, two jobs at a time; return the result of each by name.
+
+    `read` turns the JSON documents of a job's commands into a row; by default, that of a classifier.
+    """
+    from vitrail.machine import processor
+
     cores: Queue[int] = Queue()
     for core in sorted(os.sched_getaffinity(0))[:2]:
         cores.put(core)
 
-    def work_on(name: str) -> dict[str, Any]:
-        file = work / name / "row.json"
-        if not file.is_file():
-            core = cores.get()
-            try:
-                row = _run_one(jobs[name], core)
-            finally:
-                cores.put(core)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(row))
-        row = json.loads(file.read_text())
-        print(name, {key: row[key] for key in ("accuracy", "steps")}, file=sys.stderr, flush=True)
-        return row
+    def work_on(name: str) -> None:
+        core = cores.get()
+        try:
+            started = time.monotonic()
+            row = (read or classifier_row)([_run(words, core) for words in jobs[name]])
+            row |= {"seconds": round(time.monotonic() - started, 1), "cpu": processor()}
+        finally:
+            cores.put(core)
+        results.add(name, row)
+        print(name, row, file=sys.stderr, flush=True)
 
+    missing = [name for name in jobs if name not in results.rows]
     with ThreadPoolExecutor(cores.qsize()) as pool:
-        return dict(zip(jobs, pool.map(work_on, jobs), strict=True))
+        list(pool.map(work_on, missing))
+    return {name: results.rows[name] for name in jobs}
 
 
-def _run_one(commands: Sequence[Sequence[str]], core: int) -> dict[str, Any]:
-    started, results = time.monotonic(), []
-    for words in commands:
-        done = subprocess.run(  # noqa: S603
-            ["taskset", "-c", str(core), sys.executable, "-m", "vitrail", *words],  # noqa: S607
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(words)}\n{done.stderr[-2000:]}")
-        results.append(json.loads(done.stdout))
-    last = results[-1]
+def _run(words: Sequence[str], core: int) -> dict[str, Any]:
+    """Run one command on one core, `vitrail` or a Python script; return its JSON document."""
+    program = [sys.executable]
+    if not words[0].endswith(".py"):
+        program.append(str(Path(__file__).with_name("processor_minutes.py")))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = ["taskset", "-c", str(core), *program, *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(words)}\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout)
+
+
+def classifier_row(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a job's last command says of its classifier."""
+    last = documents[-1]
     return {
         "accuracy": last["test"]["top1"] if last.get("test") else None,
         "val": last["val"].get("top1"),
-        "steps": [each.get("steps") for each in results],
-        "linear": results[0]["val"].get("linear"),
+        "steps": [each.get("steps") for each in documents],
+        "linear": documents[0]["val"].get("linear"),
         "story": last["story"],
-        "seconds": round(time.monotonic() - started, 1),
     }
 
 

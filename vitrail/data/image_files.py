@@ -15,6 +15,7 @@ import numpy as np
 
 from vitrail.data.class_folders import is_image_name
 from vitrail.data.decode import JPEG_START, MAX_BYTES, read_file, too_large
+from vitrail.data.name_column import NameColumn
 from vitrail.data.source import zip_archive
 from vitrail.data.table import NO_SPLIT, Table
 from vitrail.errors import DataError, brief
@@ -55,13 +56,24 @@ def find_images(words: Iterable[str], *, pipe: BinaryIO | None = None) -> Iterat
 
 def as_table(images: Sequence[ImageFile], origin: str, root: Path | None = None) -> Table:
     """Images without labels as a table."""
+    names = NameColumn(image.name for image in images)
+    return _unlabelled(origin, names, lambda index: images[index].content(), root)
+
+
+def folder_table(root: Path) -> Table:
+    """All images below a folder, without labels; only their names are kept in memory."""
+    names = NameColumn(str(Path(image.name).relative_to(root)) for image in _from_folder(root))
+    return _unlabelled(str(root), names, lambda index: _from_file(str(root / names[index])).content(), root)
+
+
+def _unlabelled(origin: str, names: NameColumn, content: Callable[[int], bytes], root: Path | None) -> Table:
     return Table(
         origin=origin,
-        names=[image.name for image in images],
+        names=names,
         classes=("",),
-        labels=np.zeros(len(images), dtype=np.int32),
-        splits=np.full(len(images), NO_SPLIT, dtype=np.int8),
-        content=lambda index: images[index].content(),
+        labels=np.zeros(len(names), dtype=np.int32),
+        splits=np.full(len(names), NO_SPLIT, dtype=np.int8),
+        content=content,
         root=root,
     )
 

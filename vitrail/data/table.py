@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrail.data.name_column import NameColumn
 from vitrail.errors import DataError
 
 SPLITS = ("train", "val", "test")
@@ -78,6 +79,10 @@ class Table:
     """The folder or file that was opened; nothing may be written there."""
     checksum: str = ""
     """A hash of all contents, for sources that are read as a whole."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.names, NameColumn):
+            object.__setattr__(self, "names", NameColumn(self.names))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -152,7 +157,7 @@ class Table:
             )
         return replace(
             self,
-            names=[names[row] for row in chosen.tolist()],
+            names=NameColumn(names[row] for row in chosen),
             labels=labels,
             starts=starts,
             targets=None if self.targets is None else self.targets[chosen],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from vitrail.data.find import open_data
-from vitrail.data.image_files import as_table, find_images
+from vitrail.data.image_files import as_table, find_images, folder_table
 from vitrail.data.table import Source
 from vitrail.errors import DataError
 
@@ -17,9 +17,9 @@ def open_unlabelled(data: str | Path, *, data_dir: str | Path | None = None, tar
     try:
         return open_data(data, data_dir=data_dir)
     except DataError:
-        if not Path(data).exists():
+        path = Path(data)
+        if path.is_dir():
+            return folder_table(path)
+        if path.suffix.lower() != ".zip" or not path.exists():
             raise
-        images = list(find_images([str(data)])) if Path(data).is_dir() or Path(data).suffix.lower() == ".zip" else []
-        if not images:
-            raise
-        return as_table(images, str(data), root=Path(data))
+        return as_table(list(find_images([str(path)])), str(path), root=path)

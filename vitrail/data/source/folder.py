@@ -10,6 +10,7 @@ import numpy as np
 
 from vitrail.data.class_folders import UNSUPPORTED, arrange, is_companion, is_image_name
 from vitrail.data.decode import file_stamp, read_file
+from vitrail.data.name_column import NameColumn
 from vitrail.data.table import Finding, Table, encode_labels
 
 OUTSIDE_LINK = "a link to outside the folder:"
@@ -29,7 +30,7 @@ def open_source(location: str) -> Table:
     found, findings = _walk(root)
     places, ignored = arrange(found, str(root), findings)
     classes, labels = encode_labels([place.label for place in places])
-    names = [place.name for place in places]
+    names = NameColumn(place.name for place in places)
     return Table(
         origin=str(root),
         names=names,

@@ -1,0 +1,42 @@
+"""The names of a table's samples in one block of memory.
+
+A hundred thousand Python strings take tens of megabytes; as one column of bytes they take as many bytes as characters.
+NumPy's strings cannot hold file names that are not UTF-8, so the bytes are the file system's.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+
+
+class NameColumn(Sequence[str]):
+    """A read-only list of names."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        text, ends = bytearray(), array("q", [0])
+        for name in names:
+            text += os.fsencode(name)
+            ends.append(len(text))
+        self._text, self._ends = bytes(text), ends
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, index: int) -> str:  # type: ignore[override]  # slices are not needed
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        index %= len(self)
+        return os.fsdecode(self._text[self._ends[index] : self._ends[index + 1]])
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[index] for index in range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"NameColumn of {len(self)} names"
