@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import io
+import os
+import tracemalloc
 import zipfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.contract.small_images import encoded, write_folder
 from vitrail.data.image_files import as_table, find_images
+from vitrail.data.name_column import NameColumn
+from vitrail.data.unlabelled import open_unlabelled
 from vitrail.errors import DataError
 
 
@@ -75,3 +81,39 @@ def test_images_without_labels_are_a_table(root: Path) -> None:
     table = as_table(images, "here")
     assert len(table) == 11
     assert table.content(10) == encoded(1)
+
+
+@given(names=st.lists(st.binary(max_size=12).filter(lambda name: b"\0" not in name).map(os.fsdecode), max_size=8))
+def test_a_column_of_names_is_the_list_of_names(names: list[str]) -> None:
+    """Also of names that are empty or not UTF-8."""
+    column = NameColumn(names)
+    assert len(column) == len(names)
+    assert list(column) == names
+    assert column == names
+    assert column == NameColumn(iter(names))
+    assert column != [*names, "one more"]
+    for index in range(-len(names), len(names)):
+        assert column[index] == names[index]
+    for index in (len(names), -len(names) - 1):
+        with pytest.raises(IndexError):
+            column[index]
+
+
+def test_many_files_without_labels_take_little_memory(tmp_path: Path) -> None:
+    """Little more than their names; a string and a function for each file took 397 bytes."""
+    num, folder = 3000, tmp_path / "flat"
+    folder.mkdir()
+    for number in range(num):
+        (folder / f"{number:06d}.png").write_bytes(b"")
+    (folder / "000002.png").write_bytes(encoded(2))
+    open_unlabelled(folder)  # imports what it needs
+    tracemalloc.start()
+    try:
+        table = open_unlabelled(folder)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(table) == num
+    assert kept / num < 100
+    assert table.content(2) == encoded(2)
+    assert table.only([2, 0]).names == ["000002.png", "000000.png"]
