@@ -7,13 +7,16 @@ from typing import Any
 import pytest
 import torch
 
+from tests.conftest import fill
 from vitrail import plug
 from vitrail.errors import SpecError
 from vitrail.metric.ngram import EDGE, NeighbourCounts
 from vitrail.metric.tokens import fraction_interval, mean_per_token, normal_interval
 from vitrail.metric.translation import score_translations
+from vitrail.model.language import LanguageModel, Spec
 from vitrail.nn.dot_product import attend, attention_weights
 from vitrail.run.beam import beam_search
+from vitrail.run.token_stream import TokenStream
 
 
 def test_beam_search_finds_the_best() -> None:
@@ -152,3 +155,20 @@ def test_an_interval_of_a_fraction_stays_between_0_and_1() -> None:
     low, high = fraction_interval(0.1, 0.08, 10)
     assert 0.0 < low < 0.1 < high < 1.0
     assert fraction_interval(0.0, 0.0, 20)[1] > 0.05
+
+
+@pytest.mark.parametrize("position", ["learned", "rotary"])
+def test_a_stream_of_tokens_computes_what_the_model_does(position: str) -> None:
+    """Step by step, as the model does at once; and again after another prompt."""
+    spec = Spec.parse({"vocab": 11, "context": 12, "width": 8, "depth": 2, "heads": 2, "hidden": 20, "position": position})
+    model = fill(LanguageModel(spec), 0.3).eval()
+    stream = TokenStream(model)
+    generator = torch.Generator().manual_seed(0)
+    for num_read in (3, 1):
+        ids = torch.randint(spec.vocab, (1, spec.context), generator=generator)
+        with torch.inference_mode():
+            expected = model(ids)[0, num_read - 1 :]
+            row = ids[0].tolist()
+            found = [stream.read(row[:num_read]), *(stream.step(number) for number in row[num_read:])]
+        assert torch.allclose(torch.stack(found), expected, atol=1e-5)
+    assert stream.cache.numel() * 4 == 2 * spec.depth * spec.context * spec.width * 4

@@ -14,6 +14,7 @@ from torch import Tensor
 from vitrail.contract import TokenModel
 from vitrail.data.text.tokenizer import Ids
 from vitrail.model.language import LanguageModel
+from vitrail.run.token_stream import TokenStream
 
 
 def sample_tokens(
@@ -37,25 +38,22 @@ def sample_tokens(
     generator = torch.Generator().manual_seed(seed)
     context: int = model.spec.context
     ids = [int(number) for number in prompt][-context:]
-    caches = None
-    unread = len(ids)
     device = model.embed.weight.device
     banned = torch.tensor(sorted(forbidden), dtype=torch.int64)
     with torch.inference_mode():
-        for _ in range(num):
-            if len(ids) > context or (caches is not None and caches[0].k.shape[2] + unread > context):
-                ids, caches = ids[-(context // 2) :], None
-                unread = len(ids)
-            if cached:
-                logits, caches = model.step(torch.tensor([ids[-unread:]], device=device), caches)
+        stream = TokenStream(model) if cached else None
+        for index in range(num):
+            full = len(ids) > context
+            ids = ids[-(context // 2) :] if full else ids
+            if stream is None:
+                logits = model(torch.tensor([ids], device=device))[0, -1]
             else:
-                logits = model(torch.tensor([ids], device=device))[:, -1]
-            number = draw(logits[0].float().cpu().index_fill(0, banned, -torch.inf), temperature, top_k, generator)
+                logits = stream.read(ids) if full or index == 0 else stream.step(ids[-1])
+            number = draw(logits.float().cpu().index_fill(0, banned, -torch.inf), temperature, top_k, generator)
             if number == end:
                 return
             yield number
             ids.append(number)
-            unread = 1
 
 
 def draw(logits: Float[Tensor, " V"], temperature: float, top_k: int | None, generator: torch.Generator) -> int:
