@@ -42,7 +42,8 @@ def test_an_attention_is_built_from_its_specification(name: str) -> None:
     ("name", "causal"), [(name, causal) for name in ENTRIES for causal in (False, True)[: 1 + (name in CAUSAL)]]
 )
 def test_weights_times_values_is_the_fused_output(name: str, causal: bool, with_mask: bool) -> None:
-    attention = fill(plug.load("vitrail.nn.attention", name).Attention(width=24, heads=3, causal=causal), 0.3).eval()
+    more = {"causal": True} if causal else {}
+    attention = fill(plug.load("vitrail.nn.attention", name).Attention(width=24, heads=3, **more), 0.3).eval()
     tokens = Tokens(torch.randn(2, 13, 24), Layout((3, 4), 1), masked([13, 9], 13) if with_mask else None)
     with torch.no_grad():
         weights = attention.weights(tokens)

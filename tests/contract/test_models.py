@@ -38,6 +38,10 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "patch2": ("vit_mu_patch2_16", {}),
     "patch14": ("vit_mu_patch14_56", {}),
     "patch-non-square": ("vit_mu_patch16_224", {"image_size": (32, 64), "stem": {"name": "patch", "patch": (8, 16)}}),
+    "local": (VIT, {"image_size": (48, 160), "registers": 2, "attention": {"name": "local", "window": 3}}),
+    "local-relative": (VIT, {"image_size": 64, "attention": {"name": "local", "window": 3, "relative": True}}),
+    "axial": (VIT, {"image_size": (48, 80), "registers": 2, "attention": "axial"}),
+    "axial-video": (VIT, {**VIDEO, "channels": 2, "attention": "axial", "pool": "mean", "class_token": False}),
     "five-channels": ("vit_mu_patch16_224", {"image_size": 64, "channels": 5}),
     "hybrid": ("vit_mu_r50_s16_224", {"image_size": 64, "stem": {"name": "hybrid", "layers": (1, 2, 1)}}),
     "hybrid-root": ("vit_mu_r_s16_p8_224", {"image_size": 64}),
@@ -89,7 +93,8 @@ def test_the_forward_pass_is_three_steps(kind: str) -> None:
     assert logits.std() > 1e-3
 
 
-@pytest.mark.parametrize("kind", SMALL)
+# Local attention counts the pairs of its windows; blocks compute more (test_local_attention.py counts those).
+@pytest.mark.parametrize("kind", [kind for kind in SMALL if not kind.startswith("local")])
 def test_flops_match_pytorchs_counter(kind: str) -> None:
     model = make_model(kind).requires_grad_(False)
     # The counter has no formula for the fused CPU kernel, so it gets the unfused one.
@@ -152,8 +157,9 @@ def test_a_fixed_table_is_built_once_and_is_not_a_weight(kind: str) -> None:
 
 OTHER_SIZES = {
     **dict.fromkeys(["vit", "registers", "sincos_2d", "attention-pool", "hybrid-root"], (96, 128)),
+    **dict.fromkeys(["local", "local-relative", "axial"], (96, 144)),
     **dict.fromkeys(["sound", "sound-sincos"], (400,)),
-    **dict.fromkeys(["video", "video-sincos"], (4, 40, 64)),
+    **dict.fromkeys(["video", "video-sincos", "axial-video"], (4, 40, 64)),
 }
 
 
@@ -314,6 +320,16 @@ def test_so400m_by_specification_alone() -> None:
         ({**VIDEO, "channels": 2, "position": "sincos_3d", "width": 28}, ["divisible by 8", "width=28", "width=32"]),
         ({"attention": {"name": "full", "window": 7}}, ["no setting 'window'"]),
         ({"attention": 3}, ["attention needs a name"]),
+        ({"attention": {"name": "local", "window": 4}}, ["window must be odd", "window=4", "window=5"]),
+        ({"attention": {"name": "local", "window": 0}}, ["window must be odd", "window=0", "window=1"]),
+        ({"attention": {"name": "local", "window": -3}}, ["window must be odd", "window=-3", "window=1"]),
+        ({"attention": {"name": "local", "window": 7.0}}, ["window", "valid integer"]),
+        ({"attention": {"name": "local", "window": 15}}, ["must not exceed the grid", "a grid of 14 x 14", "window=13"]),
+        ({"attention": "local", "image_size": (96, 224)}, ["must not exceed", "window=7, a grid of 6 x 14", "window=5"]),
+        ({**STEREO, "attention": "local"}, ["a window needs a grid of rows and columns", "a grid of 16", "attention=full"]),
+        ({**VIDEO, "attention": "local"}, ["a window needs a grid of rows and columns", "a grid of 4 x 4 x 3"]),
+        ({**STEREO, "attention": "axial"}, ["axial attention needs a grid", "a grid of 16", "attention=full"]),
+        ({"attention": {"name": "axial", "window": 7}}, ["no setting 'window'"]),
     ],
 )
 def test_bad_specifications(fields: dict[str, Any], words: list[str]) -> None:

@@ -42,8 +42,8 @@ class Windows(NamedTuple):
     @property
     def num_blocks(self) -> tuple[int, int]:
         """The number of blocks in each direction; the last ones may reach beyond the grid."""
-        rows, columns = self.grid
-        return -(-rows // self.block), -(-columns // self.block)
+        rows, columns = (cells + self.block - 1 for cells in self.grid)  # ONNX rounds -14 / 8 towards zero
+        return rows // self.block, columns // self.block
 
     def block_cells(self, device: torch.device | str = "cpu") -> Int64[Tensor, "G b"]:
         """The number of each cell of each block."""

@@ -78,10 +78,10 @@ class Attention(SelfAttention):
     ) -> Float[Tensor, "B H n E"]:
         """The outputs of all cells. Blocks stand in the batch, samples among the heads: all share one pair mask."""
         rows, columns = layout.grid
-        windows, prefix, batch, device = Windows((rows, columns), self.window), layout.prefix, len(q), q.device
+        windows, prefix, batch, device = Windows((rows, columns), self.window), layout.prefix, q.shape[0], q.device
         own = windows.block_cells(device) + prefix
         around = windows.halo_cells(device) + prefix
-        seen = torch.cat([torch.arange(prefix, device=device).expand(len(around), -1), around], dim=1)
+        seen = torch.cat([torch.arange(prefix, device=device).expand(around.shape[0], -1), around], dim=1)
         visible = F.pad(windows.visible(device), (prefix, 0), value=True)
         queries, keys, values = (_gather(x, cells) for x, cells in ((q, own), (k, seen), (v, seen)))
         bias = None if mask is None else _hide(_gather(mask[:, None, :, None].expand(-1, q.shape[1], -1, -1), seen), q)
@@ -113,8 +113,10 @@ class Attention(SelfAttention):
         assert self.rel_rows is not None
         assert self.rel_columns is not None
         half, scale = self.rel_rows.shape[1], q.shape[-1] ** -0.5
-        by_row = (q[..., :half] * scale @ self.rel_rows.T).unflatten(2, (len(row_steps), len(column_steps)))
-        by_column = (q[..., half:] * scale @ self.rel_columns.T).unflatten(2, (len(row_steps), len(column_steps)))
+        by_row, by_column = (
+            F.linear(part * scale, table).unflatten(2, (row_steps.shape[0], column_steps.shape[0]))
+            for part, table in ((q[..., :half], self.rel_rows), (q[..., half:], self.rel_columns))
+        )
         size = by_row.shape[:-1]
         of_rows = by_row.gather(-1, row_steps.clamp(0, self.window - 1)[:, None].expand(*size, -1))
         of_columns = by_column.gather(-1, column_steps.clamp(0, self.window - 1).expand(*size, -1))
@@ -156,7 +158,7 @@ class Attention(SelfAttention):
 
 def _gather(x: Float[Tensor, "B H N E"], tokens: Int64[Tensor, "G s"]) -> Float[Tensor, "G B*H s E"]:
     """The tokens of each block, of all samples and heads."""
-    return rearrange(x.index_select(2, tokens.flatten()), "B H (G s) E -> G (B H) s E", G=len(tokens))
+    return rearrange(x.index_select(2, tokens.flatten()), "B H (G s) E -> G (B H) s E", G=tokens.shape[0])
 
 
 def _hide(mask: Bool[Tensor, "G B*H s 1"], like: Tensor) -> Float[Tensor, "G B*H 1 s"]:
