@@ -56,7 +56,7 @@ def test_the_error_falls_with_the_sharpness() -> None:
 
 
 def test_it_can_be_trained() -> None:
-    attention = attention_from_conv(torch.randn(2, 2, 3, 3), alpha=1.0)
+    attention = attention_from_conv(torch.randn(2, 2, 3, 3), alpha=1)
     attention(as_tokens(torch.randn(1, 2, 4, 4))).square().sum().backward()
     for name, parameter in attention.named_parameters():
         assert parameter.grad is not None, name

@@ -100,7 +100,9 @@ def test_relative_positions_are_added_to_the_keys(prefix: int, padded: bool, fus
             if 0 <= down < 3 and 0 <= right < 3:
                 r[prefix + one, prefix + other] = torch.cat([attention.rel_rows[down], attention.rel_columns[right]])
     scores = (torch.einsum("bhne,bhme->bhnm", q, k) + torch.einsum("bhne,nme->bhnm", q, r)) / 8**0.5
-    hidden = ~window_pairs(layout, window) if tokens.mask is None else ~(window_pairs(layout, window) & tokens.mask[:, None])
+    hidden = (
+        ~window_pairs(layout, window) if tokens.mask is None else ~(window_pairs(layout, window) & tokens.mask[:, None])
+    )
     scores = scores.masked_fill(hidden if hidden.ndim == 2 else hidden[:, None], -1e9)
     weights = scores.softmax(dim=-1)
     blind = hidden.all(dim=-1)
@@ -237,7 +239,10 @@ def test_weights_of_full_attention_load(tmp_path: Any) -> None:
 
 def test_a_window_over_everything_is_full_attention() -> None:
     tokens = tokens_of(Layout((4, 4), 1))
-    near, everything = local.Attention(local.Spec(window=7), width=24, heads=3).double(), full.Attention(width=24, heads=3)
+    near, everything = (
+        local.Attention(local.Spec(window=7), width=24, heads=3).double(),
+        full.Attention(width=24, heads=3),
+    )
     everything.double().load_state_dict(near.state_dict())
     assert torch.allclose(near(tokens), everything(tokens), atol=CLOSE)
 

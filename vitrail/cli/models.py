@@ -47,7 +47,9 @@ def command(
     if len(entries) == 1:
         for tag in entries[0].checkpoints:
             print(f"  --weights {entries[0].name}.{tag}")
-        costs = [[f"{each.image_size} px", f"{each.tokens:,}", _format_gflops(each.gflops)] for each in entries[0].costs]
+        costs = [
+            [f"{each.image_size} px", f"{each.tokens:,}", _format_gflops(each.gflops)] for each in entries[0].costs
+        ]
         if costs:
             print()
             print_table(["at", "tokens", "GFLOPs"], costs)

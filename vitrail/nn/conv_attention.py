@@ -34,7 +34,7 @@ class QuadraticAttention(nn.Module):
         super().__init__()
         check_window(window, (window, window))
         self.window = window
-        self.alpha = nn.Parameter(torch.full((window**2,), alpha))
+        self.alpha = nn.Parameter(torch.full((window**2,), float(alpha)))
         offsets = torch.arange(window) - window // 2
         self.centres = nn.Parameter(torch.cartesian_prod(offsets, offsets).to(self.alpha))
         self.proj = nn.Linear(window**2 * width, out_width, bias=bias)

@@ -29,7 +29,9 @@ class MergingBlocks(nn.Sequential):
         for block in self:
             if not isinstance(block.attn, Attention):  # merged tokens have no place in a window, a row or a column
                 kind = type(block.attn).__module__.rpartition(".")[2]
-                raise SpecError("token merging needs full attention.", got=f"attention={kind}.", hint="without --merge.")
+                raise SpecError(
+                    "token merging needs full attention.", got=f"attention={kind}.", hint="without --merge."
+                )
         self.num_pairs = num_pairs
 
     def forward(self, tokens: Tokens) -> Tokens:

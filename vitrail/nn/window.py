@@ -101,7 +101,9 @@ class Windows(NamedTuple):
 
 def count_visible(grid: tuple[int, ...], window: int) -> int:
     """The number of pairs of a cell and a visible cell: windows are smaller at the borders."""
-    along = [sum(min(place, window // 2) + 1 + min(side - 1 - place, window // 2) for place in range(side)) for side in grid]
+    along = [
+        sum(min(place, window // 2) + 1 + min(side - 1 - place, window // 2) for place in range(side)) for side in grid
+    ]
     return math.prod(along)
 
 

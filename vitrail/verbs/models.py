@@ -18,6 +18,8 @@ def models(pattern: str = "", *, settings: Sequence[str] = ()) -> list[ModelInfo
     """
     for word in settings:
         if not word.startswith(PREFIX):
-            raise SpecError(f"a setting of a model is written {PREFIX}KEY=VALUE.", got=f"{word!r}.", hint=f"{PREFIX}{word}.")
+            raise SpecError(
+                f"a setting of a model is written {PREFIX}KEY=VALUE.", got=f"{word!r}.", hint=f"{PREFIX}{word}."
+            )
     words = [word.removeprefix(PREFIX) for word in settings]
     return [catalogue.describe(name, words) for name in catalogue.list_models(pattern) or [pattern]]
