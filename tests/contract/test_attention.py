@@ -248,3 +248,9 @@ def test_an_empty_batch() -> None:
     """The last process may have none, and must not fall behind the others."""
     assert split_heads(torch.zeros(0, 5, 12), 2, num=3).shape == (3, 0, 2, 5, 2)
     assert merge_heads(torch.zeros(0, 2, 5, 2)).shape == (0, 5, 4)
+    for name in ENTRIES:
+        attention = plug.load("vitrail.nn.attention", name).Attention(width=24, heads=3)
+        x = torch.zeros(0, 13, 24, requires_grad=True)
+        output = attention(Tokens(x, Layout((3, 4), 1)))
+        output.sum().backward()
+        assert output.shape == (0, 13, 24)

@@ -258,7 +258,7 @@ def test_words_of_the_command_line() -> None:
         spec.override_words(["attention.window=5"])
     with pytest.raises(SpecError, match="window must be odd"):
         spec.override_words(["attention=local", "attention.window=4"])
-    with pytest.raises(SpecError, match="'pool' in pool.x has no fields"):
+    with pytest.raises(SpecError, match=r"'pool' in pool\.x has no fields"):
         spec.override_words(["pool.x=4"])
 
 

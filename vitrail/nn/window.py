@@ -28,7 +28,7 @@ BLOCK = 8
 
 
 class Windows(NamedTuple):
-    """The windows of all cells of a grid, in blocks of `block` x `block` cells; `G` blocks, `b` cells, `h` halo cells."""
+    """The windows of all cells of a grid, in square blocks: `G` blocks of `b` cells, each with a halo of `h` cells."""
 
     grid: tuple[int, int]
     window: int

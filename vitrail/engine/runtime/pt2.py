@@ -38,7 +38,7 @@ OPERATORS = {
     *("reshape.default", "rsub.Scalar", "scaled_dot_product_attention.default", "select.int", "sigmoid.default"),
     *("slice.Tensor", "softmax.int", "sort.default", "stack.default", "sub.Tensor", "sum.dim_IntList", "sym_size.int"),
     *("tanh.default", "tensordot.default", "to.device", "to.dtype", "topk.default", "transpose.int", "unbind.int"),
-    *("unflatten.int", "unsqueeze.default", "view.default", "view_as.default", "where.self", "zeros_like.default"),
+    *("unsqueeze.default", "view.default", "view_as.default", "where.self", "zeros_like.default"),
 }
 """All aten operators that exports use: a contract test exports every kind of model."""
 ARITHMETIC = re.compile(

@@ -1,9 +1,9 @@
 """Axial attention (Ho et al., arXiv 1912.12180): every cell attends along its row, then along its column.
 
-Both steps use the same queries and keys, so the weights are those of full attention: the output is A_columns (A_rows v),
-where A_rows is full attention under the mask "same row or prefix token" and A_columns likewise. Two steps reach every
-cell at a cost of N^1.5; on a grid of three dimensions a third step follows, along the frames. Prefix tokens attend to
-all tokens in each step, and all tokens to them.
+Both steps use the same queries and keys, so the weights are those of full attention. The output is
+A_columns (A_rows v), where A_rows is full attention under the mask "same row or prefix token" and A_columns likewise.
+Two steps reach every cell at a cost of N^1.5; on a grid of three dimensions a third step follows, along the frames.
+Prefix tokens attend to all tokens in each step, and all tokens to them.
 
 Relative positions (arXiv 2003.07853) are left out: their tables have one row per offset, so that weights would belong
 to one image size, and their term in the values would not be `weights` times values.
@@ -71,7 +71,7 @@ class Attention(SelfAttention):
         keys, values = (_with_prefix(x, layout, axis) for x in (k, v))
         seen = None if mask is None else _with_prefix(mask[:, None, :, None], layout, axis)[:, 0, :, 0]
         lines = attend(queries, keys, values, mask=seen, dropout_rate=rate, fused=self.fused)
-        cells = _from_lines(lines, layout.grid, axis)
+        cells = _from_lines(lines, q.shape[0], layout.grid, axis)
         if not prefix:
             return cells
         first = attend(q[:, :, :prefix], k, v, mask=mask, dropout_rate=rate, fused=self.fused)
@@ -113,14 +113,18 @@ def same_line(layout: Layout, axis: int) -> Bool[Tensor, "N N"]:
 
 def _to_lines(x: Float[Tensor, "B H n E"], grid: tuple[int, ...], axis: int) -> Float[Tensor, "B*L H l E"]:
     """Arrange cells by line along an axis of the grid."""
-    lines = x.unflatten(2, grid).movedim((1, 2 + axis), (-3, -2))  # B, the other axes, H, the axis, E
+    lines = x.reshape(*x.shape[:2], *grid, x.shape[-1]).movedim(
+        (1, 2 + axis), (-3, -2)
+    )  # B, the other axes, H, the axis, E
     return lines.flatten(0, -4)
 
 
-def _from_lines(x: Float[Tensor, "B*L H l E"], grid: tuple[int, ...], axis: int) -> Float[Tensor, "B H n E"]:
-    """Undo `_to_lines`."""
+def _from_lines(
+    x: Float[Tensor, "B*L H l E"], batch: int, grid: tuple[int, ...], axis: int
+) -> Float[Tensor, "B H n E"]:
+    """Undo `_to_lines` for a batch of this size, which may be empty."""
     others = (*grid[:axis], *grid[axis + 1 :])
-    cells = x.unflatten(0, (-1, *others)).movedim((-3, -2), (1, 2 + axis))
+    cells = x.reshape(batch, *others, *x.shape[1:]).movedim((-3, -2), (1, 2 + axis))
     return cells.flatten(2, -2)
 
 

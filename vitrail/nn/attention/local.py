@@ -78,7 +78,7 @@ class Attention(SelfAttention):
     ) -> Float[Tensor, "B H n E"]:
         """The outputs of all cells. Blocks stand in the batch, samples among the heads: all share one pair mask."""
         rows, columns = layout.grid
-        windows, prefix, batch, device = Windows((rows, columns), self.window), layout.prefix, q.shape[0], q.device
+        windows, prefix, device = Windows((rows, columns), self.window), layout.prefix, q.device
         own = windows.block_cells(device) + prefix
         around = windows.halo_cells(device) + prefix
         seen = torch.cat([torch.arange(prefix, device=device).expand(around.shape[0], -1), around], dim=1)
@@ -96,7 +96,7 @@ class Attention(SelfAttention):
             dropout_rate=self.current_dropout_rate,
             fused=self.fused,
         )
-        by_cell = rearrange(heads, "G (B H) b E -> (G b) B H E", B=batch)
+        by_cell = rearrange(heads, "G (B H) b E -> (G b) B H E", H=self.heads)
         return by_cell.index_select(0, windows.place_in_blocks(device)).permute(1, 2, 0, 3)
 
     def _relative(
@@ -114,7 +114,7 @@ class Attention(SelfAttention):
         assert self.rel_columns is not None
         half, scale = self.rel_rows.shape[1], q.shape[-1] ** -0.5
         by_row, by_column = (
-            F.linear(part * scale, table).unflatten(2, (row_steps.shape[0], column_steps.shape[0]))
+            rearrange(F.linear(part * scale, table), "B H (Y X) k -> B H Y X k", Y=row_steps.shape[0])
             for part, table in ((q[..., :half], self.rel_rows), (q[..., half:], self.rel_columns))
         )
         size = by_row.shape[:-1]
