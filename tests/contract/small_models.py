@@ -23,9 +23,9 @@ SMALL: dict[str, dict[str, Any]] = {
         "name": "vit_mu_patch16_gap_224",
         "attention": {"name": "local", "window": 3, "relative": True},
         "image_size": (160, 288),
+        "depth": 1,
     },
     "axial": {"name": "vit_mu_patch16_224", "attention": "axial"},
-    "axial mean pooling": {"name": "vit_mu_patch16_gap_224", "attention": "axial", "image_size": (160, 288)},
     "384 px": {"name": "vit_mu_patch16_384"},
     "160 x 288 px": {"name": "vit_mu_patch16_224", "image_size": (160, 288)},
 }
