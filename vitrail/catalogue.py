@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
@@ -20,7 +20,7 @@ from vitrail.about import About
 from vitrail.adapt import HEADS, ChannelRule, adapt, check_fit
 from vitrail.contract import Classifier, ImageSpec
 from vitrail.data.transform import Preprocess
-from vitrail.errors import ShapeError, unknown_name
+from vitrail.errors import ShapeError, SpecError, unknown_name
 from vitrail.names import canonical
 from vitrail.spec import Spec
 from vitrail.tokens import cut
@@ -28,9 +28,18 @@ from vitrail.weights.source import Weights, load_weights
 
 MODELS = "vitrail.model"
 IN_PLACE = {"normal_", "uniform_", "zero_", "fill_", "erfinv_", "mul_", "add_", "clamp_"}  # used by initialisers
+COST_SIZES = (224, 448, 896)
 NOT_IN_TIMM = ("_mu_", "_conv", "linear_")  # parts of names
 TIMM_DEFAULTS = ("vit_base_patch16_224", "deit_base_distilled_patch16_224")
 logger = logging.getLogger("vitrail")
+
+
+class Cost(NamedTuple):
+    """What an image of one size costs a model."""
+
+    image_size: int
+    tokens: int
+    gflops: float
 
 
 class ModelInfo(NamedTuple):
@@ -42,6 +51,8 @@ class ModelInfo(NamedTuple):
     tokens: int
     input_size: tuple[int, ...]
     checkpoints: tuple[str, ...]
+    costs: tuple[Cost, ...] = ()
+    """At 224, 448 and 896 pixels, where the model takes images of these sizes."""
 
 
 def list_models(pattern: str = "") -> list[str]:
@@ -52,15 +63,27 @@ def list_models(pattern: str = "") -> list[str]:
     return sorted(name for name in _checkpoints() if pattern.lower() in name)
 
 
-def describe(name: str) -> ModelInfo:
-    """Count a model's parameters and FLOPs on the meta device."""
-    spec = spec_named(name)
+def describe(name: str, words: Sequence[str] = ()) -> ModelInfo:
+    """Count a model's parameters and FLOPs on the meta device; `words` are `key=value` overrides."""
+    spec = spec_named(name).override_words(words)
     with on_meta():
         model = build(spec)
     params = sum(parameter.numel() for parameter in model.parameters())
     size = (spec.channels, *spec.image_size)
     tags = _checkpoints().get(canonical(name), ())
-    return ModelInfo(canonical(name), params, model.flops() / 1e9, spec.layout.num_tokens, size, tuple(tags))
+    tokens, gflops = spec.layout.num_tokens, model.flops() / 1e9
+    return ModelInfo(canonical(name), params, gflops, tokens, size, tuple(tags), tuple(_costs(model)))
+
+
+def _costs(model: Classifier) -> Iterator[Cost]:
+    """What images of other sizes cost, if the model takes them; one with a single cell has a weight for each pixel."""
+    spec = model.spec
+    for size in COST_SIZES if spec.layout.num_cells > 1 else ():
+        try:
+            model.spec = spec.override({"image_size": size})
+        except (ShapeError, SpecError):  # the patch does not divide it, or the grid is smaller than the window
+            continue
+        yield Cost(size, model.spec.layout.num_tokens, model.flops() / 1e9)
 
 
 def preprocess_named(name: str) -> Preprocess:

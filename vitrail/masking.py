@@ -54,6 +54,13 @@ def build_objective(spec: MaskingSpec, model: Model) -> MaskedImage:
     network = as_vision_transformer(model)
     cell, width, preprocess = network.spec.stem.cell, network.spec.width, network.preprocess
     if spec.target == "mae":
+        attention = network.spec.attention
+        if attention.needs_grid:
+            raise SpecError(
+                f"target=mae encodes only the visible patches, but {attention.name} attention needs the whole grid.",
+                got=f"target=mae, attention={attention.name}.",
+                hint="target=full_patch, or model.attention=full.",
+            )
         return Mae(
             cell=cell,
             width=width,

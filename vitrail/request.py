@@ -100,6 +100,8 @@ def parse_request(
     model_overrides = [word.removeprefix(MODEL_PREFIX) for word in settings if word.startswith(MODEL_PREFIX)]
     kind = plug.load(KINDS, getattr(module, "KIND", source.kind))
     new_model = kind.model_factory(source, model, weights, model_overrides, parsed.seed)
+    if hasattr(kind, "check_request"):
+        kind.check_request(parsed, new_model)
     fields = {
         "data": source.origin if isinstance(data, Source) else str(data),
         "model": model,

@@ -67,6 +67,8 @@ class Spec(BaseModel):
             spec: object = self
             for part in parts:
                 spec = getattr(spec, part, None)
+                if isinstance(spec, Spec) and isinstance(target, dict) and isinstance(target.get(part), str):
+                    target[part] = {"name": target[part]}  # an entry of a registry, named by an earlier word
                 target = target.get(part) if isinstance(target, dict) else None  # type: ignore[assignment]
                 if not isinstance(target, dict):
                     raise SpecError(f"{part!r} in {key} has no fields.", got=f"{word!r}.")

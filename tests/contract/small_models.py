@@ -18,6 +18,14 @@ SMALL: dict[str, dict[str, Any]] = {
     "attention pooling": {"name": "vit_mu_patch16_siglip_224", "num_classes": 10},
     "hybrid": {"name": "vit_mu_r_s16_p8_224"},
     "convolutional stem": {"name": "vit_mu_conv16_128"},
+    "local": {"name": "vit_mu_patch16_reg4_224", "attention": {"name": "local", "window": 5}},
+    "local relative": {
+        "name": "vit_mu_patch16_gap_224",
+        "attention": {"name": "local", "window": 3, "relative": True},
+        "image_size": (160, 288),
+        "depth": 1,
+    },
+    "axial": {"name": "vit_mu_patch16_224", "attention": "axial"},
     "384 px": {"name": "vit_mu_patch16_384"},
     "160 x 288 px": {"name": "vit_mu_patch16_224", "image_size": (160, 288)},
 }

@@ -42,7 +42,8 @@ def test_an_attention_is_built_from_its_specification(name: str) -> None:
     ("name", "causal"), [(name, causal) for name in ENTRIES for causal in (False, True)[: 1 + (name in CAUSAL)]]
 )
 def test_weights_times_values_is_the_fused_output(name: str, causal: bool, with_mask: bool) -> None:
-    attention = fill(plug.load("vitrail.nn.attention", name).Attention(width=24, heads=3, causal=causal), 0.3).eval()
+    more = {"causal": True} if causal else {}
+    attention = fill(plug.load("vitrail.nn.attention", name).Attention(width=24, heads=3, **more), 0.3).eval()
     tokens = Tokens(torch.randn(2, 13, 24), Layout((3, 4), 1), masked([13, 9], 13) if with_mask else None)
     with torch.no_grad():
         weights = attention.weights(tokens)
@@ -247,3 +248,9 @@ def test_an_empty_batch() -> None:
     """The last process may have none, and must not fall behind the others."""
     assert split_heads(torch.zeros(0, 5, 12), 2, num=3).shape == (3, 0, 2, 5, 2)
     assert merge_heads(torch.zeros(0, 2, 5, 2)).shape == (0, 5, 4)
+    for name in ENTRIES:
+        attention = plug.load("vitrail.nn.attention", name).Attention(width=24, heads=3)
+        x = torch.zeros(0, 13, 24, requires_grad=True)
+        output = attention(Tokens(x, Layout((3, 4), 1)))
+        output.sum().backward()
+        assert output.shape == (0, 13, 24)

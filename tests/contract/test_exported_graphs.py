@@ -45,8 +45,9 @@ def _export(tracer: Tracer, form: str, folder: Path, **changed: Any) -> Any:
     return open_exported(path)
 
 
-def test_one_dynamic_graph_takes_every_size(tmp_path: Path) -> None:
-    model = small("class token")
+@pytest.mark.parametrize(("kind", "more"), [("class token", {}), ("local", {"depth": 1})])
+def test_one_dynamic_graph_takes_every_size(tmp_path: Path, kind: str, more: dict[str, Any]) -> None:
+    model = small(kind, **more)
     tracer = Tracer(Graph(prepare_for_export(model, dynamic=True)), dynamic=True)
     for form in FORMATS_TO_TRY:
         opened = _export(tracer, form, tmp_path)

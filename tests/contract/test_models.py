@@ -16,6 +16,7 @@ from vitrail.contract import Classifier
 from vitrail.errors import ShapeError, SpecError, UnknownNameError
 from vitrail.names import canonical
 from vitrail.tokens import Layout, Tokens
+from vitrail.verbs.models import models
 
 VIT = "vit_mu_patch16_224"
 STEREO: dict[str, Any] = {"image_size": (256,), "stem": {"name": "patch", "patch": (16,)}}
@@ -38,6 +39,10 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "patch2": ("vit_mu_patch2_16", {}),
     "patch14": ("vit_mu_patch14_56", {}),
     "patch-non-square": ("vit_mu_patch16_224", {"image_size": (32, 64), "stem": {"name": "patch", "patch": (8, 16)}}),
+    "local": (VIT, {"image_size": (48, 160), "registers": 2, "attention": {"name": "local", "window": 3}}),
+    "local-relative": (VIT, {"image_size": 64, "attention": {"name": "local", "window": 3, "relative": True}}),
+    "axial": (VIT, {"image_size": (48, 80), "registers": 2, "attention": "axial"}),
+    "axial-video": (VIT, {**VIDEO, "channels": 2, "attention": "axial", "pool": "mean", "class_token": False}),
     "five-channels": ("vit_mu_patch16_224", {"image_size": 64, "channels": 5}),
     "hybrid": ("vit_mu_r50_s16_224", {"image_size": 64, "stem": {"name": "hybrid", "layers": (1, 2, 1)}}),
     "hybrid-root": ("vit_mu_r_s16_p8_224", {"image_size": 64}),
@@ -89,7 +94,8 @@ def test_the_forward_pass_is_three_steps(kind: str) -> None:
     assert logits.std() > 1e-3
 
 
-@pytest.mark.parametrize("kind", SMALL)
+# Local attention counts the pairs of its windows; blocks compute more (test_local_attention.py counts those).
+@pytest.mark.parametrize("kind", [kind for kind in SMALL if not kind.startswith("local")])
 def test_flops_match_pytorchs_counter(kind: str) -> None:
     model = make_model(kind).requires_grad_(False)
     # The counter has no formula for the fused CPU kernel, so it gets the unfused one.
@@ -152,8 +158,9 @@ def test_a_fixed_table_is_built_once_and_is_not_a_weight(kind: str) -> None:
 
 OTHER_SIZES = {
     **dict.fromkeys(["vit", "registers", "sincos_2d", "attention-pool", "hybrid-root"], (96, 128)),
+    **dict.fromkeys(["local", "local-relative", "axial"], (96, 144)),
     **dict.fromkeys(["sound", "sound-sincos"], (400,)),
-    **dict.fromkeys(["video", "video-sincos"], (4, 40, 64)),
+    **dict.fromkeys(["video", "video-sincos", "axial-video"], (4, 40, 64)),
 }
 
 
@@ -238,6 +245,38 @@ def test_gflops_match_the_paper() -> None:
     assert describe("ViT-B/16").gflops == pytest.approx(35.1, abs=0.1)  # 17.6 G multiply-adds
 
 
+@pytest.mark.parametrize("words", [[], ["attention=axial"], ["attention=local", "attention.window=5"]])
+def test_what_larger_images_cost(words: list[str]) -> None:
+    name = "deit_tiny_patch16_224"
+    entry = describe(name, words)
+    assert [cost[:2] for cost in entry.costs] == [(224, 197), (448, 785), (896, 3137)]
+    assert entry.costs[0].gflops == entry.gflops
+    with on_meta():
+        built = build(spec_named(name).override({"image_size": 896}).override_words(words))
+    assert entry.costs[2].gflops == built.flops() / 1e9
+    growth = entry.costs[2].gflops / entry.costs[1].gflops  # four times the tokens
+    assert growth > 8 if not words else growth < 4.5
+
+
+def test_sizes_that_a_model_does_not_take_have_no_cost() -> None:
+    assert describe("linear_32").costs == ()
+    assert [cost.image_size for cost in describe("vit_tiny_patch32_384", ["attention=local"]).costs] == [224, 448, 896]
+    too_wide = describe("vit_tiny_patch32_384", ["attention={name: local, window: 11}"])
+    assert [cost.image_size for cost in too_wide.costs] == [448, 896]
+    assert [cost.image_size for cost in describe("resnetv2_50x1_bit").costs] == [224, 448, 896]
+
+
+def test_a_setting_of_a_listed_model_starts_with_model() -> None:
+    assert (
+        models("deit_tiny_patch16", settings=["model.attention=axial"])[0].gflops
+        < describe("deit_tiny_patch16_224").gflops
+    )
+    with pytest.raises(SpecError, match=r"written model.KEY=VALUE(.|\n)*model.attention=axial"):
+        models("deit", settings=["attention=axial"])
+    with pytest.raises(SpecError, match="no setting 'attention'"):
+        models("resnetv2_50x1_bit", settings=["model.attention=axial"])
+
+
 @pytest.mark.parametrize("name", list_models())
 def test_the_catalogue(name: str) -> None:
     entry = describe(name)
@@ -314,6 +353,25 @@ def test_so400m_by_specification_alone() -> None:
         ({**VIDEO, "channels": 2, "position": "sincos_3d", "width": 28}, ["divisible by 8", "width=28", "width=32"]),
         ({"attention": {"name": "full", "window": 7}}, ["no setting 'window'"]),
         ({"attention": 3}, ["attention needs a name"]),
+        ({"attention": {"name": "local", "window": 4}}, ["window must be odd", "window=4", "window=5"]),
+        ({"attention": {"name": "local", "window": 0}}, ["window must be odd", "window=0", "window=1"]),
+        ({"attention": {"name": "local", "window": -3}}, ["window must be odd", "window=-3", "window=1"]),
+        ({"attention": {"name": "local", "window": 7.0}}, ["window", "valid integer"]),
+        (
+            {"attention": {"name": "local", "window": 15}},
+            ["must not exceed the grid", "a grid of 14 x 14", "window=13"],
+        ),
+        (
+            {"attention": "local", "image_size": (96, 224)},
+            ["must not exceed", "window=7, a grid of 6 x 14", "window=5"],
+        ),
+        (
+            {**STEREO, "attention": "local"},
+            ["a window needs a grid of rows and columns", "a grid of 16", "attention=full"],
+        ),
+        ({**VIDEO, "attention": "local"}, ["a window needs a grid of rows and columns", "a grid of 4 x 4 x 3"]),
+        ({**STEREO, "attention": "axial"}, ["axial attention needs a grid", "a grid of 16", "attention=full"]),
+        ({"attention": {"name": "axial", "window": 7}}, ["no setting 'window'"]),
     ],
 )
 def test_bad_specifications(fields: dict[str, Any], words: list[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from vitrail.data.table import Source, Stream, Table
 from vitrail.data.unlabelled import open_unlabelled
 from vitrail.errors import DataError
 from vitrail.inspection.reconstruction import write_decoder
-from vitrail.masking import MaskingSpec, as_vision_transformer, build_objective, prepare_masked
+from vitrail.masking import MaskingSpec, build_objective, prepare_masked
 from vitrail.metric.tokens import mean_per_token, normal_interval
 from vitrail.objective.masked_image.base import MaskedImage, probe_features
 from vitrail.report.pretraining import write_pretraining_report
@@ -39,13 +39,13 @@ MIN_IMAGES = 4
 MAX_VAL = 1000  # images: enough for the loss and for nearest neighbours
 
 
-def model_factory(
-    source: Source, model: str | None, weights: str | Path | None, overrides: Sequence[str], seed: int
-) -> Callable[..., Classifier]:
-    """Return the function that creates the model; it must be one whose patches can be hidden."""
-    new_model = make_image_models(source, model, weights, overrides, seed)
-    as_vision_transformer(new_model(num_classes=0))
-    return new_model
+model_factory = make_image_models
+
+
+def check_request(settings: CommonSettings, new_model: Callable[..., Classifier]) -> None:
+    """Reject a model whose patches cannot be hidden in the way that the settings say."""
+    assert isinstance(settings, Spec)
+    build_objective(settings, new_model(num_classes=0))
 
 
 def make_splits(source: Source, settings: CommonSettings, view: View, world: World, **_: Any) -> Splits:

@@ -62,7 +62,9 @@ class Spec(ImageSpec):
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
         check_heads(self.width, self.heads)
-        check_position(self.position, cut(self.image_size, self.stem.cell))
+        grid = cut(self.image_size, self.stem.cell)
+        check_position(self.position, grid)
+        self.attention.check_grid(grid)
         if self.pool == "token" and not self.class_token:
             raise SpecError("pool=token needs a class token.", got="class_token=False.", hint="pool=mean.")
         if self.distilled and not (self.class_token and self.pool == "token"):

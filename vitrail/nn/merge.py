@@ -15,6 +15,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from vitrail.errors import SpecError
+from vitrail.nn.attention.full import Attention
 from vitrail.tokens import Tokens
 
 
@@ -25,6 +26,12 @@ class MergingBlocks(nn.Sequential):
         super().__init__(*blocks)
         if num_pairs < 1:
             raise SpecError("merging needs at least one pair of tokens per block.", got=f"{num_pairs}.", hint="8.")
+        for block in self:
+            if not isinstance(block.attn, Attention):  # merged tokens have no place in a window, a row or a column
+                kind = type(block.attn).__module__.rpartition(".")[2]
+                raise SpecError(
+                    "token merging needs full attention.", got=f"attention={kind}.", hint="without --merge."
+                )
         self.num_pairs = num_pairs
 
     def forward(self, tokens: Tokens) -> Tokens:

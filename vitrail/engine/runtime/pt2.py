@@ -27,15 +27,17 @@ MEMBERS = re.compile(
 )
 ATEN = "torch.ops.aten."
 OPERATORS = {
-    *("_assert_tensor_metadata.default", "abs.default", "add.Tensor", "alias.default", "arange.default"),
-    *("argsort.default", "batch_norm.default", "cat.default", "clamp.default", "clamp_min.default", "conv2d.default"),
-    *("div.Tensor", "dropout.default", "expand.default", "expand_as.default", "flatten.using_ints", "gather.default"),
-    *("gelu.default", "group_norm.default", "layer_norm.default", "linalg_vector_norm.default", "linear.default"),
-    *("log.default", "lt.Scalar", "matmul.default", "max.dim", "max_pool2d.default", "mean.dim", "mul.Tensor"),
-    *("one_hot.default", "ones_like.default", "pad.default", "permute.default", "relu.default", "reshape.default"),
-    *("rsub.Scalar", "scaled_dot_product_attention.default", "select.int", "sigmoid.default", "slice.Tensor"),
-    *("softmax.int", "sort.default", "stack.default", "sub.Tensor", "sum.dim_IntList", "sym_size.int", "tanh.default"),
-    *("tensordot.default", "to.device", "to.dtype", "topk.default", "transpose.int", "unbind.int"),
+    *("__and__.Tensor", "_assert_tensor_metadata.default", "abs.default", "add.Tensor", "alias.default"),
+    *("arange.default", "argsort.default", "batch_norm.default", "bitwise_not.default", "cat.default"),
+    *("clamp.default", "clamp_min.default", "conv2d.default", "div.Tensor", "dropout.default", "expand.default"),
+    *("expand_as.default", "flatten.using_ints", "floor_divide.default", "gather.default", "ge.Scalar"),
+    *("gelu.default", "group_norm.default", "index_select.default", "layer_norm.default"),
+    *("linalg_vector_norm.default", "linear.default", "log.default", "lt.Scalar", "masked_fill.Scalar"),
+    *("matmul.default", "max.dim", "max_pool2d.default", "mean.dim", "movedim.intlist", "mul.Tensor"),
+    *("one_hot.default", "ones_like.default", "pad.default", "permute.default", "relu.default", "remainder.Scalar"),
+    *("reshape.default", "rsub.Scalar", "scaled_dot_product_attention.default", "select.int", "sigmoid.default"),
+    *("slice.Tensor", "softmax.int", "sort.default", "stack.default", "sub.Tensor", "sum.dim_IntList", "sym_size.int"),
+    *("tanh.default", "tensordot.default", "to.device", "to.dtype", "topk.default", "transpose.int", "unbind.int"),
     *("unsqueeze.default", "view.default", "view_as.default", "where.self", "zeros_like.default"),
 }
 """All aten operators that exports use: a contract test exports every kind of model."""
@@ -45,7 +47,7 @@ ARITHMETIC = re.compile(
 GUARD = re.compile(r"(L\['pixels'\]\.size\(\)\[\d\]|\b(max|min)\b|\*(?!\*)|[\d\s()+/%<>=!,-])*")
 """A condition on the input's shape, which PyTorch compiles and runs."""
 SIZE_EXPRESSION = re.compile(
-    r"(Symbol\('\w+'|Float\('[\d.]+'|(Add|Mul|IntTrueDiv|Integer|Max|Min)\(|(positive|integer)=True|precision="
+    r"(Symbol\('\w+'|Float\('[\d.]+'|(Add|Mul|IntTrueDiv|FloorDiv|Integer|Max|Min)\(|(positive|integer)=True|precision="
     r"|[\d\s(),-])*"
 )
 """A size expression, which SymPy evaluates."""

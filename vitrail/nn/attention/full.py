@@ -6,7 +6,7 @@ kernel that drops weights, so models of text drop outputs only.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from vitrail.nn.cache import Cache, extend
 from vitrail.nn.dot_product import attend, attention_weights, check_heads, merge_heads, split_heads
 from vitrail.nn.dropout import Dropout
 from vitrail.nn.rotary import Rotary
+from vitrail.nn.self_attention import SelfAttention
 from vitrail.tokens import Layout, Tokens
 
 
@@ -24,9 +25,13 @@ class Spec(spec.Spec):
     """Full attention has no settings of its own."""
 
     name: Literal["full"] = "full"
+    needs_grid: ClassVar[bool] = False
+
+    def check_grid(self, grid: tuple[int, ...]) -> None:
+        """Accept any grid."""
 
 
-class Attention(nn.Module):
+class Attention(SelfAttention):
     """Multi-head self-attention; `causal` hides later tokens, `Tokens.mask` hides padding.
 
     With `rotary`, queries and keys know their places in a row of tokens (arXiv 2104.09864).
@@ -44,29 +49,21 @@ class Attention(nn.Module):
         dropout_rate: float = 0.0,
         weights_dropout_rate: float | None = None,
     ) -> None:
-        super().__init__()
-        check_heads(width, heads)
-        self.heads, self.causal, self.rotary = heads, causal, rotary
-        self.dropout_rate = dropout_rate if weights_dropout_rate is None else weights_dropout_rate
-        self.fused: bool | None = None
-        self.qkv = nn.Linear(width, 3 * width, bias=bias)
-        self.proj = nn.Linear(width, width)
-        self.proj_drop = Dropout(dropout_rate)
+        super().__init__(
+            width=width, heads=heads, bias=bias, dropout_rate=dropout_rate, weights_dropout_rate=weights_dropout_rate
+        )
+        self.causal, self.rotary = causal, rotary
 
     def split(self, tokens: Tokens, first_place: int = 0) -> tuple[Float[Tensor, "B H N E"], ...]:
         """Compute the queries, keys and values of each head; `first_place` is the place of the first token."""
-        qkv = split_heads(self.qkv(tokens.x), self.heads, num=3)
         if self.rotary is None:
-            return qkv.unbind()
+            return super().split(tokens)
+        qkv = split_heads(self.qkv(tokens.x), self.heads, num=3)
         return *self.rotary(qkv[:2], first_place), qkv[2]
-
-    def merge(self, heads: Float[Tensor, "B H N E"]) -> Float[Tensor, "B N D"]:
-        """Concatenate the heads' outputs and project them."""
-        return self.proj_drop(self.proj(merge_heads(heads)))
 
     def forward(self, tokens: Tokens) -> Float[Tensor, "B N D"]:
         q, k, v = self.split(tokens)
-        dropout_rate = self.dropout_rate if self.training else 0.0
+        dropout_rate = self.current_dropout_rate
         heads = attend(q, k, v, mask=tokens.mask, causal=self.causal, dropout_rate=dropout_rate, fused=self.fused)
         return self.merge(heads)
 
@@ -79,7 +76,7 @@ class Attention(nn.Module):
             raise SpecError("only causal attention can decode step by step.", got="causal=False.", hint="causal=True.")
         q, k, v = self.split(tokens, 0 if cache is None else cache.k.shape[2])
         cache = extend(cache, k, v, tokens.mask)
-        dropout_rate = self.dropout_rate if self.training else 0.0
+        dropout_rate = self.current_dropout_rate
         heads = attend(q, cache.k, cache.v, mask=cache.mask, causal=True, dropout_rate=dropout_rate, fused=self.fused)
         return self.merge(heads), cache
 
