@@ -16,7 +16,8 @@ from vitrail.errors import SpecError
 from vitrail.nn.cache import Cache, extend
 from vitrail.nn.dot_product import attend, attention_weights, check_heads, merge_heads, split_heads
 from vitrail.nn.dropout import Dropout
-from vitrail.nn.rotary import Rotary
+from vitrail.nn.qkv import QkvBias, qkv_linear
+from vitrail.nn.rotary import Rotary, Rotary2d
 from vitrail.tokens import Layout, Tokens
 
 
@@ -29,7 +30,7 @@ class Spec(spec.Spec):
 class Attention(nn.Module):
     """Multi-head self-attention; `causal` hides later tokens, `Tokens.mask` hides padding.
 
-    With `rotary`, queries and keys know their places in a row of tokens (arXiv 2104.09864).
+    With `rotary`, queries and keys know their places in a row or a grid (arXiv 2104.09864).
     """
 
     def __init__(
@@ -38,9 +39,9 @@ class Attention(nn.Module):
         *,
         width: int,
         heads: int,
-        bias: bool = True,
+        bias: QkvBias = True,
         causal: bool = False,
-        rotary: Rotary | None = None,
+        rotary: Rotary | Rotary2d | None = None,
         dropout_rate: float = 0.0,
         weights_dropout_rate: float | None = None,
     ) -> None:
@@ -49,7 +50,7 @@ class Attention(nn.Module):
         self.heads, self.causal, self.rotary = heads, causal, rotary
         self.dropout_rate = dropout_rate if weights_dropout_rate is None else weights_dropout_rate
         self.fused: bool | None = None
-        self.qkv = nn.Linear(width, 3 * width, bias=bias)
+        self.qkv = qkv_linear(width, bias)
         self.proj = nn.Linear(width, width)
         self.proj_drop = Dropout(dropout_rate)
 
@@ -58,7 +59,7 @@ class Attention(nn.Module):
         qkv = split_heads(self.qkv(tokens.x), self.heads, num=3)
         if self.rotary is None:
             return qkv.unbind()
-        return *self.rotary(qkv[:2], first_place), qkv[2]
+        return *self.rotary(qkv[:2], tokens, first_place), qkv[2]
 
     def merge(self, heads: Float[Tensor, "B H N E"]) -> Float[Tensor, "B N D"]:
         """Concatenate the heads' outputs and project them."""
