@@ -33,6 +33,8 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "pre_logits": ("vit_mu_patch16_224", {"image_size": 64, "pre_logits": 24}),
     "sincos_1d": ("vit_mu_patch16_224", {"image_size": 64, "position": "sincos_1d"}),
     "sincos_2d": ("vit_mu_patch16_224", {"image_size": 64, "position": "sincos_2d"}),
+    "rotary_2d": ("vit_mu_patch16_224", {"image_size": 64, "position": "rotary_2d"}),
+    "dinov3": ("vit_mu_patch16_dinov3_qkvb", {"image_size": (48, 80), "mlp": "swiglu"}),
     "no-position": ("vit_mu_patch16_224", {"image_size": 64, "position": "none"}),
     "layer-scale": ("vit_mu_patch16_224", {"image_size": 64, "layer_scale": 0.1, "qkv_bias": False}),
     "patch2": ("vit_mu_patch2_16", {}),
@@ -151,7 +153,8 @@ def test_a_fixed_table_is_built_once_and_is_not_a_weight(kind: str) -> None:
 
 
 OTHER_SIZES = {
-    **dict.fromkeys(["vit", "registers", "sincos_2d", "attention-pool", "hybrid-root"], (96, 128)),
+    **dict.fromkeys(["vit", "registers", "sincos_2d", "rotary_2d", "dinov3", "attention-pool"], (96, 128)),
+    "hybrid-root": (96, 128),
     **dict.fromkeys(["sound", "sound-sincos"], (400,)),
     **dict.fromkeys(["video", "video-sincos"], (4, 40, 64)),
 }
@@ -261,6 +264,13 @@ ALIASES = {
     "google/vit-base-patch16-224-in21k": "vit_base_patch16_224",
     "facebook/dinov2-base": "vit_base_patch14_dinov2",
     "facebook/dinov2-with-registers-small": "vit_small_patch14_reg4_dinov2",
+    "facebook/dinov3-vits16-pretrain-lvd1689m": "vit_small_patch16_dinov3_qkvb",
+    "facebook/dinov3-vits16plus-pretrain-lvd1689m": "vit_small_plus_patch16_dinov3_qkvb",
+    "facebook/dinov3-vitb16-pretrain-lvd1689m": "vit_base_patch16_dinov3_qkvb",
+    "facebook/dinov3-vitl16-pretrain-sat493m": "vit_large_patch16_dinov3_qkvb",
+    "facebook/dinov3-vith16plus-pretrain-lvd1689m": "vit_huge_plus_patch16_dinov3_qkvb",
+    "facebook/dinov3-vit7b16-pretrain-lvd1689m": "vit_7b_patch16_dinov3",
+    "timm/vit_large_patch16_dinov3.sat493m": "vit_large_patch16_dinov3",
     "google/siglip-base-patch16-224": "vit_base_patch16_siglip_224",
     "google/bit-50": "resnetv2_50x1_bit",
     "facebook/deit-tiny-patch16-224": "deit_tiny_patch16_224",
@@ -312,6 +322,13 @@ def test_so400m_by_specification_alone() -> None:
         ({**VIDEO, "position": "sincos_2d"}, ["needs a grid of 2 dimensions", "4 x 4 x 3", "sincos_3d"]),
         ({"position": "sincos_3d"}, ["needs a grid of 3 dimensions", "14 x 14", "sincos_2d"]),
         ({**VIDEO, "channels": 2, "position": "sincos_3d", "width": 28}, ["divisible by 8", "width=28", "width=32"]),
+        (
+            {"position": "rotary_2d", "heads": 16},
+            ["rotary_2d positions need heads of a width divisible by 4", "heads=16"],
+        ),
+        ({**STEREO, "position": "rotary_2d"}, ["rotary_2d needs a grid of 2 dimensions", "grid of 16", "sincos_1d"]),
+        ({"mlp": "glu"}, ["mlp", "'mlp' or 'swiglu'", "'glu'"]),
+        ({"qkv_bias": "q"}, ["qkv_bias", "'qv'", "'q'"]),
         ({"attention": {"name": "full", "window": 7}}, ["no setting 'window'"]),
         ({"attention": 3}, ["attention needs a name"]),
     ],

@@ -201,7 +201,7 @@ class VisionTransformer(PatchClassifier):
         if self.pos_embed is not None:
             old = self.spec.table_layout
             return resize_table(self.pos_embed, old, Layout(grid, old.prefix), self.spec.resize_rule)
-        if grid == self.spec.layout.grid:
+        if self.pos_fixed is None or grid == self.spec.layout.grid:
             return self.pos_fixed
         return fixed_table(self.spec.position, grid, self.spec.width)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -83,17 +84,18 @@ def _angles(layout: Layout, width: int, device: torch.device) -> Float[Tensor, "
     exponent = torch.arange(num_rates, dtype=torch.float32, device=device) / num_rates
     rate = 2 * math.pi * BASE_2D ** (-exponent)
     rows, columns = (
-        torch.outer((torch.arange(num, dtype=torch.float32, device=device) + 0.5) / num * 2 - 1, rate)
+        ((torch.arange(num, dtype=torch.float32, device=device) + 0.5) / num * 2 - 1)[:, None] * rate
         for num in layout.grid
     )
-    grid = (rows.shape[0], columns.shape[0], -1)
+    grid = (*layout.grid, -1)
     cells = torch.cat([rows[:, None].expand(grid), columns[None].expand(grid)], dim=2).flatten(0, 1)
-    return torch.cat([cells.new_zeros(layout.prefix, cells.shape[1]), cells])
+    return F.pad(cells, (0, 0, layout.prefix, 0))  # prefix tokens are not rotated
 
 
 def _cos_and_sin(angle: Float[Tensor, "N half_E"]) -> tuple[Float[Tensor, "N E"], Float[Tensor, "N E"]]:
     """The factors of each number and of its partner."""
-    return angle.cos().repeat(1, 2), torch.cat([-angle.sin(), angle.sin()], dim=1)
+    cos, sin = angle.cos(), angle.sin()
+    return torch.cat([cos, cos], dim=1), torch.cat([-sin, sin], dim=1)
 
 
 def _rotate(x: Float[Tensor, "... N E"], cos: Tensor, sin: Tensor) -> Float[Tensor, "... N E"]:

@@ -130,14 +130,7 @@ def infer_fields(config: Mapping[str, Any], keys: Collection[str]) -> dict[str, 
         return fields
     if family == "dinov3_vit":
         _refuse_unless(config, "rope_theta", (BASE_2D,))
-    if family == "dinov3_vit" and config.get("use_gated_mlp") is True:
-        _refuse_unless(config, "hidden_act", ("silu",))
-    else:
-        _refuse_unless(config, "hidden_act", tuple(ACTIVATIONS))
-        # transformers' defaults, where the file says nothing.
-        fields["activation"] = ACTIVATIONS[
-            config.get("hidden_act", "gelu_pytorch_tanh" if family.startswith("siglip") else "gelu")
-        ]
+    fields |= _infer_activation(config, family)
     eps, heads, size = (config.get(key) for key in ("layer_norm_eps", "num_attention_heads", "image_size"))
     if isinstance(eps, float) and 0 < eps < 1:
         fields["norm_eps"] = eps
@@ -147,6 +140,17 @@ def infer_fields(config: Mapping[str, Any], keys: Collection[str]) -> dict[str, 
     if isinstance(sides, list | tuple) and len(sides) == 2 and all(type(side) is int and side > 0 for side in sides):
         fields["image_size"] = tuple(sides)
     return fields
+
+
+def _infer_activation(config: Mapping[str, Any], family: str) -> dict[str, str]:
+    """The activation of an MLP that has a choice: a gated one has none."""
+    if config.get("use_gated_mlp") is True:
+        _refuse_unless(config, "hidden_act", ("silu",))
+        return {}
+    _refuse_unless(config, "hidden_act", tuple(ACTIVATIONS))
+    # transformers' defaults, where the file says nothing.
+    default = "gelu_pytorch_tanh" if family.startswith("siglip") else "gelu"
+    return {"activation": ACTIVATIONS[config.get("hidden_act", default)]}
 
 
 def _refuse_unless(config: Mapping[str, Any], field: str, allowed: tuple[object, ...]) -> None:

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from vitrail.errors import WeightsError
 from vitrail.weights import rules
-from vitrail.weights.hf_config import config_files as config_files
-from vitrail.weights.hf_config import infer_fields as infer_fields
+from vitrail.weights.hf_config import config_files, infer_fields
 from vitrail.weights.rules import Fields, Rule, State, TensorTransform, concat, layer, rule
+
+__all__ = ["SUFFIXES", "config_files", "infer_fields", "read", "recognise", "write"]
 
 SUFFIXES = (".safetensors", ".bin")
 NEXT_GENERATION = (
@@ -68,8 +69,7 @@ DINOV3 = [
     rule("reg_token", "embeddings.register_tokens"),
     *layer("patch_embed.proj", "embeddings.patch_embeddings"),
     *layer("blocks.{a}.attn.qkv", DINOV3_QKV, concat(3)),
-    rule("blocks.{a}.attn.qkv.q_bias", f"{DINOV3_QKV[0]}.bias"),
-    rule("blocks.{a}.attn.qkv.v_bias", f"{DINOV3_QKV[2]}.bias"),
+    rule([f"blocks.{{a}}.attn.qkv.{part}_bias" for part in "qv"], [f"{name}.bias" for name in DINOV3_QKV[::2]]),
     *layer("blocks.{a}.attn.proj", "layer.{a}.attention.o_proj"),
     *[
         # With a gate, the same name means another layer.
