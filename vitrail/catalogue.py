@@ -123,11 +123,12 @@ def timm_name(name: str, spec: Any) -> str:
 
 
 def _timm_constants(spec: Any) -> tuple[Any, ...]:
-    """Return what timm's arguments cannot change: the sizes of a ResNet, and whether there is a distillation token."""
+    """Return what timm's arguments cannot change: a ResNet's sizes, the distillation token, rotary positions."""
     stem = getattr(spec, "stem", None)
     if stem is None:
         return type(spec), getattr(spec, "layers", ()), getattr(spec, "factor", 0)
-    return type(spec), stem if stem.name == "hybrid" else stem.name, spec.distilled, spec.attention
+    stem = stem if stem.name == "hybrid" else stem.name
+    return type(spec), stem, spec.distilled, spec.attention, spec.position == "rotary_2d"
 
 
 def spec_named(name: str) -> ImageSpec:

@@ -18,12 +18,21 @@ SHORT = re.compile(  # ViT-B/16, B_16, vit_b_16, R50+ViT-B/16, ViT-L/16@384
     rf"(?:r(?P<resnet>\d*)\+)?(?:(?P<family>vit|deit)_)?(?P<size>{'|'.join(SIZES)})[_/](?P<patch>\d+)"
     r"(?:[_@](?P<image>\d+))?"
 )
+DINOV3 = {  # on the hub: timm's; only the largest model has no biases of queries and values
+    "s16": "small_patch16_dinov3_qkvb",
+    "s16plus": "small_plus_patch16_dinov3_qkvb",
+    "b16": "base_patch16_dinov3_qkvb",
+    "l16": "large_patch16_dinov3_qkvb",
+    "h16plus": "huge_plus_patch16_dinov3_qkvb",
+    "7b16": "7b_patch16_dinov3",
+}
 PATTERNS = (  # for whole names, in lower case, with underscores
     (r"resnetv2_(\d+x\d)(?:_bitm?)?", r"resnetv2_\1_bit"),
     (r"(?:bit_)?(?:[sml]_)?r(\d+x\d)", r"resnetv2_\1_bit"),
     (r"bit_(50|101)", r"resnetv2_\1x1_bit"),
     (r"dinov2_(small|base|large)", r"vit_\1_patch14_dinov2"),
     (r"dinov2_with_registers_(small|base|large)", r"vit_\1_patch14_reg4_dinov2"),
+    *((rf"dinov3_vit{theirs}_pretrain_\w+", f"vit_{timm}") for theirs, timm in DINOV3.items()),
     (r"siglip_(\w+_patch\d+)_(\d+)", r"vit_\1_siglip_\2"),
     (r"(vit_\w+_patch\d+_\d+)_in2?1k", r"\1"),
 )

@@ -42,6 +42,11 @@ class Layout(NamedTuple):
         """The total number of tokens, prefix included."""
         return self.prefix + self.num_cells
 
+    def rows(self, cells: Int64[Tensor, "B n"]) -> Int64[Tensor, "B N"]:
+        """Return which of all tokens a subset holds: the whole prefix, then these cells."""
+        prefix = torch.arange(self.prefix, device=cells.device).expand(cells.shape[0], -1)
+        return torch.cat([prefix, cells + self.prefix], dim=1)
+
 
 class Tokens(NamedTuple):
     """A batch of token sequences; `mask` is True for real tokens and False for padding.
@@ -77,8 +82,7 @@ class Tokens(NamedTuple):
                 hint=f"int64 indices of shape [{batch}, number of cells to keep].",
             )
         places = indices if self.places is None else self.places.gather(1, indices)
-        prefix = torch.arange(self.layout.prefix, device=indices.device).expand(batch, -1)
-        rows = torch.cat([prefix, indices + self.layout.prefix], dim=1)
+        rows = self.layout.rows(indices)
         return Tokens(
             self.x.gather(1, rows[:, :, None].expand(-1, -1, self.x.shape[2])),
             self.layout,

@@ -15,6 +15,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "mean pooling": {"name": "vit_mu_patch16_gap_224"},
     "distilled": {"name": "deit_mu_distilled_patch16_224"},
     "registers": {"name": "vit_mu_patch16_reg4_224"},
+    "dinov3": {"name": "vit_mu_patch16_dinov3_qkvb", "image_size": 224, "mlp": "swiglu", "pool": "token"},
     "attention pooling": {"name": "vit_mu_patch16_siglip_224", "num_classes": 10},
     "hybrid": {"name": "vit_mu_r_s16_p8_224"},
     "convolutional stem": {"name": "vit_mu_conv16_128"},
@@ -40,6 +41,9 @@ def foreign(kind: str) -> Any:
 
     if kind == "timm":
         return fill(timm.create_model("vit_tiny_patch16_224", depth=2, num_classes=10), 0.1)
+    if kind == "timm's dinov3":
+        sizes = {"embed_dim": 32, "depth": 2, "num_heads": 2, "img_size": 64}
+        return fill(timm.create_model("vit_small_plus_patch16_dinov3_qkvb", **sizes, num_classes=10), 0.1)
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 96}
     return fill(transformers.ViTForImageClassification(transformers.ViTConfig(**sizes, num_labels=10)), 0.1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -252,18 +253,52 @@ def test_the_hubs_cache_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     model, path = source
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    snapshot = tmp_path / "cache" / "models--someone--mu" / "snapshots" / ("0" * 40)
+    snapshot = _put_in_cache(tmp_path / "cache", "someone/mu")
     snapshot.mkdir(parents=True)
     (snapshot / "model.safetensors").write_bytes(path.read_bytes())
-    refs = tmp_path / "cache" / "models--someone--mu" / "refs"
-    refs.mkdir()
-    (refs / "main").write_text("0" * 40)
     assert hub.fetch("someone/mu") == snapshot / "model.safetensors"
     loaded = create_model(NAME, weights="someone/mu")
     assert torch.equal(loaded.pos_embed, model.pos_embed)
     (snapshot / "model.safetensors").unlink()
     save_weights(model, snapshot / "pytorch_model.bin", to="hf")
     assert hub.fetch("someone/mu") == snapshot / "pytorch_model.bin"
+
+
+def _put_in_cache(cache: Path, repository: str) -> Path:
+    """The folder of the newest revision of a repository in huggingface_hub's cache."""
+    folder = cache / f"models--{repository.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text("0" * 40)
+    return folder / "snapshots" / ("0" * 40)
+
+
+@pytest.mark.parametrize(
+    ("weights", "repository", "form", "pool", "kernel"),
+    [
+        (name := "facebook/dinov3-vits16-pretrain-lvd1689m", name, "hf", "token", "bilinear"),
+        ("vit_small_patch16_dinov3.lvd1689m", "timm/vit_small_patch16_dinov3.lvd1689m", "timm", "mean", "bicubic"),
+    ],
+)
+def test_dinov3_by_its_names_on_the_hub(
+    weights: str, repository: str, form: str, pool: str, kernel: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The name is that of the model too, and its files there say the rest."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    snapshot = _put_in_cache(tmp_path, repository)
+    model = fill(create_model(weights, depth=1, image_size=224 if form == "hf" else 256))
+    save_weights(model, snapshot, to=form)
+    if form == "hf":
+        processor = {"image_processor_type": "DINOv3ViTImageProcessorFast", "resample": 2, "rescale_factor": 1 / 255}
+        processor |= {"size": {"height": 224, "width": 224}, "do_resize": True, "do_center_crop": None}
+        processor |= {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
+        (snapshot / "preprocessor_config.json").write_text(json.dumps(processor))
+    loaded = create_model(weights, weights=weights, depth=1)
+    assert all(torch.equal(tensor, model.state_dict()[key]) for key, tensor in loaded.state_dict().items())
+    assert (loaded.spec.pool, loaded.spec.image_size) == (pool, (256, 256))
+    assert (loaded.preprocess.kernel, loaded.preprocess.crop, loaded.preprocess.size) == (kernel, 1.0, (256, 256))
 
 
 @pytest.mark.data

@@ -23,7 +23,7 @@ from vitrail.inspection.drawing import save_figure
 from vitrail.run.open import open_model
 
 
-@pytest.mark.parametrize("kind", [*SMALL, "bfloat16", "timm", "transformers"])
+@pytest.mark.parametrize("kind", [*SMALL, "bfloat16", "timm", "timm's dinov3", "transformers"])
 def test_every_kind_of_model_is_explained(kind: str) -> None:
     model = small("registers").bfloat16() if kind == "bfloat16" else small(kind) if kind in SMALL else foreign(kind)
     found = explain(model, random_image())

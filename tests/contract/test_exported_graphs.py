@@ -45,19 +45,37 @@ def _export(tracer: Tracer, form: str, folder: Path, **changed: Any) -> Any:
     return open_exported(path)
 
 
-@pytest.mark.parametrize(("kind", "more"), [("class token", {}), ("local", {"depth": 1})])
-def test_one_dynamic_graph_takes_every_size(tmp_path: Path, kind: str, more: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "more", "forms"),
+    [
+        ("class token", {}, FORMATS_TO_TRY),
+        ("local", {"depth": 1}, FORMATS_TO_TRY),
+        ("dinov3", {}, ["onnx", "pt2"]),
+    ],
+)
+def test_one_dynamic_graph_takes_every_size(
+    tmp_path: Path, kind: str, more: dict[str, Any], forms: list[str]
+) -> None:
     model = small(kind, **more)
     tracer = Tracer(Graph(prepare_for_export(model, dynamic=True)), dynamic=True)
-    for form in FORMATS_TO_TRY:
+    for form in forms:
         opened = _export(tracer, form, tmp_path)
         for size in SIZES:
             assert _max_logit_diff(model, opened, size) < 1e-4, (form, size)
 
 
-@pytest.mark.parametrize(("size", "forms"), [((384, 384), ["openvino"]), ((160, 288), FORMATS_TO_TRY)])
-def test_a_model_is_exported_at_another_fixed_size(tmp_path: Path, size: tuple[int, int], forms: list[str]) -> None:
-    model = small("class token")
+@pytest.mark.parametrize(
+    ("kind", "size", "forms"),
+    [
+        ("class token", (384, 384), ["openvino"]),
+        ("class token", (160, 288), FORMATS_TO_TRY),
+        ("dinov3", (160, 288), ["pt2"]),
+    ],
+)
+def test_a_model_is_exported_at_another_fixed_size(
+    tmp_path: Path, kind: str, size: tuple[int, int], forms: list[str]
+) -> None:
+    model = small(kind)
     tracer = Tracer(Graph(prepare_for_export(resize_model(model, size))))
     for form in forms:
         opened = _export(tracer, form, tmp_path)
@@ -80,7 +98,7 @@ def test_every_kind_of_model_is_exported(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "num"), [("class token", 1), ("distilled", 2), ("registers", 1), ("mean pooling", 196)]
+    ("kind", "num"), [("class token", 1), ("distilled", 2), ("registers", 1), ("dinov3", 1), ("mean pooling", 196)]
 )
 def test_the_last_block_computes_only_what_the_head_reads(kind: str, num: int) -> None:
     model = small(kind)
@@ -115,6 +133,11 @@ def test_the_last_block_is_quantized(tmp_path: Path, form: str, traced: Tracer) 
 def test_a_file_with_wrong_metadata_is_rejected(tmp_path: Path, changed: dict[str, Any], traced: Tracer) -> None:
     with pytest.raises(ExportError, match="is not a model written by vitrail export"):
         _export(traced, "onnx", tmp_path, **changed)
+
+
+def test_tokens_with_rotary_positions_cannot_be_merged() -> None:
+    with pytest.raises(ExportError, match="--merge does not work with rotary positions"):
+        prepare_for_export(small("dinov3"), merge=8)
 
 
 def test_sine_positions_cannot_be_dynamic() -> None:

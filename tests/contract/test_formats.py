@@ -10,9 +10,10 @@ import torch
 
 from tests.conftest import fill
 from tests.parity.conftest import timm
-from vitrail import convert, create_model, plug, save_weights
+from vitrail import catalogue, convert, create_model, plug, save_weights
 from vitrail.errors import WeightsError
-from vitrail.weights.source import FORMATS, get_format, load_weights
+from vitrail.matching import find_matches, list_candidates
+from vitrail.weights.source import FORMATS, Weights, get_format, load_weights
 from vitrail.weights.tensor_files import read_tensors, write_tensors
 
 # Each kind of model, with the formats that can store it.
@@ -25,6 +26,12 @@ KINDS = {
     "registers": ("vit_small_patch14_reg4_dinov2", {"depth": 2, "position_prefix": 1}, {"hf"}),
     "dinov2": ("vit_small_patch14_dinov2", {"depth": 2}, {"hf", "timm"}),
     "registers-timm": ("vit_medium_patch16_reg4_gap_256", {"depth": 2}, {"timm"}),
+    "dinov3": ("vit_mu_patch16_dinov3", {}, {"hf", "timm"}),
+    "dinov3-biases": ("vit_mu_patch16_dinov3_qkvb", {"image_size": (64, 96)}, {"hf", "timm"}),
+    "dinov3-gated": ("vit_mu_patch16_dinov3_qkvb", {"mlp": "swiglu", "pool": "token"}, {"hf", "timm"}),
+    "gated": ("vit_mu_patch16_224", {"mlp": "swiglu"}, set()),
+    "no-key-bias": ("vit_mu_patch16_224", {"qkv_bias": "qv"}, set()),
+    "key-bias": ("vit_mu_patch16_dinov3", {"qkv_bias": True}, {"hf"}),
     "attention-pool": ("vit_mu_patch16_siglip_224", {}, {"google", "hf", "timm"}),
     "hybrid": ("vit_mu_r50_s16_224", {"stem": {"name": "hybrid", "layers": (1, 2, 1)}}, {"google", "timm"}),
     "hybrid-root": ("vit_tiny_r_s16_p8_224", {"depth": 1}, {"google", "timm"}),
@@ -145,6 +152,27 @@ def test_other_models_with_the_same_shapes_are_reported(tmp_path: Path) -> None:
     assert (done.model, done.also) == ("vit_tiny_patch16_224", ("deit_tiny_patch16_224",))
     done = convert(tmp_path / "w.safetensors", to="google", out=tmp_path / "a.npz", model="deit_tiny_patch16_224")
     assert (done.model, done.also) == ("deit_tiny_patch16_224", ())
+
+
+def test_dinov3_is_identified_and_converted_there_and_back(tmp_path: Path) -> None:
+    """By way of transformers' folder, whose config.json has another image size, and without the name in any path."""
+    name = "vit_tiny_patch16_dinov3_qkvb"
+    save_weights(fill(create_model(name, image_size=224)), tmp_path / "a.safetensors", to="timm")
+    there = convert(tmp_path / "a.safetensors", to="hf", out=tmp_path / "b", image_size=(224, 224))
+    back = convert(tmp_path / "b", to="timm", out=tmp_path / "c.safetensors")
+    assert (there.model, back.model, back.also) == (name, name, ())
+    assert same(read_tensors(tmp_path / "a.safetensors"), read_tensors(tmp_path / "c.safetensors"))
+
+
+@pytest.mark.parametrize("form", ["hf", "timm"])
+def test_every_dinov3_is_identified_by_its_tensors(form: str) -> None:
+    for name in catalogue.list_models("dinov3"):
+        spec = catalogue.spec_named(name)
+        with catalogue.on_meta():
+            theirs = get_format(form).write(catalogue.build(spec).state_dict(), spec.model_dump(mode="json"))
+        fields = get_format(form).infer_fields({}, theirs) if form == "hf" else {}
+        loaded = Weights(get_format(form).read(theirs), form, fields, None)
+        assert [found for found, _ in find_matches(loaded, list_candidates(""))] == [name]
 
 
 @pytest.mark.parametrize("suffixes", [(".safetensors", ".pth"), (".bin", ".safetensors")])

@@ -162,6 +162,8 @@ def test_filters_positions_and_token_colours() -> None:
         filters(small("convolutional stem"))
     with pytest.raises(InspectionError, match="no linear patch embedding"):
         filters(small("hybrid"))
+    with pytest.raises(InspectionError, match=r"adds no position embeddings(.|\n)*position=rotary_2d"):
+        position_similarity(small("dinov3"))
     colours = token_colours(torch.randn(30, 12))
     assert colours.shape == (30, 3)
     assert colours.min() == 0.0

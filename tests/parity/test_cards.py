@@ -38,6 +38,7 @@ NOT_LOADABLE = {
     "distilled with registers": ("deit_mu_distilled_patch8_16", {"registers": 2}),
     "distilled without positions": ("deit_mu_distilled_patch8_16", {"position": "none"}),
     "position of the class token only": ("vit_mu_patch8_16", {"registers": 2, "position_prefix": 1}),
+    "dinov3, which timm names differently": ("vit_mu_patch8_dinov3", {"image_size": 16}),
     "fixed positions": ("vit_mu_patch8_16", {"position": "sincos_2d"}),
 }
 CLAIM = 'timm (`create_model("local-dir:RUN", pretrained=True)`) and transformers'

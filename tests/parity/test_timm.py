@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests.conftest import fill
-from tests.parity.compare import assert_parity, case_id, far
+from tests.parity.compare import ROTARY_TOLERANCE, assert_parity, case_id, far
 from tests.parity.conftest import timm
 from vitrail import create_model, save_weights
 from vitrail.catalogue import build, list_models, on_meta, preprocess_named, spec_named
@@ -35,6 +35,12 @@ CASES = [
     *((name, (96, 256), torch.float64, {"depth": 2}) for name in LARGE),
     *((name, OWN, torch.float32, {"depth": 2}) for name in REGISTERS_AND_POOLING),
     *((name, (112, 336), torch.float64, {"depth": 2}) for name in REGISTERS_AND_POOLING),
+]
+DINOV3 = [
+    ("vit_small_patch16_dinov3_qkvb", OWN, torch.float64, {}),
+    ("vit_small_patch16_dinov3", (256, 384), torch.float32, {"depth": 2}),
+    ("vit_small_plus_patch16_dinov3", (512, 512), torch.float32, {"depth": 1}),
+    ("vit_small_plus_patch16_dinov3_qkvb", (256, 384), torch.float64, {"depth": 1}),
 ]
 
 
@@ -72,6 +78,13 @@ def test_vit(name: str, size: tuple[int, int], dtype: torch.dtype, fields: dict[
     assert_parity(ours, theirs, image, format_name="timm", dtype=dtype)
 
 
+@pytest.mark.parametrize(("name", "size", "dtype", "fields"), DINOV3, ids=case_id)
+def test_dinov3(name: str, size: tuple[int, int], dtype: torch.dtype, fields: dict[str, int], tmp_path: Path) -> None:
+    ours, theirs = _pair(name, size, tmp_path, **fields)
+    image = torch.randn(1, 3, *size)
+    assert_parity(ours, theirs, image, format_name="timm", dtype=dtype, tolerance=ROTARY_TOLERANCE)
+
+
 @pytest.mark.parametrize(
     ("size", "dtype"), [(OWN, torch.float32), ((97, 161), torch.float32), ((64, 96), torch.float64)], ids=case_id
 )
@@ -95,6 +108,11 @@ FOLDERS = {
     "gap": ("vit_medium_patch16_reg4_gap_256", {"depth": 2}),
     "registers": ("vit_small_patch14_reg4_dinov2", {"depth": 2, "image_size": 70}),
     "attention-pool": ("vit_base_patch16_siglip_224", {"depth": 1}),
+    "dinov3": ("vit_small_patch16_dinov3", {"depth": 1}),
+    "changed dinov3": (
+        "vit_mu_patch16_dinov3_qkvb",
+        {"image_size": (64, 96), "registers": 2, "pool": "token", "mlp": "swiglu", "hidden": 100, "num_classes": 7},
+    ),
     "hybrid": ("vit_tiny_r_s16_p8_224", {"depth": 2}),
     "bit": ("resnetv2_50x1_bit", {"image_size": 64}),
 }
@@ -116,8 +134,8 @@ def test_timm_opens_our_folder(kind: str, tmp_path: Path) -> None:
     assert tuple(config["input_size"]) == (ours.spec.channels, *ours.spec.image_size)
 
 
-def _shapes(model: nn.Module) -> dict[str, torch.Size]:
-    return {key: tensor.shape for key, tensor in model.state_dict().items()}
+def _shapes(state: dict[str, torch.Tensor]) -> dict[str, torch.Size]:
+    return {key: tensor.shape for key, tensor in state.items()}
 
 
 def _settings(model: nn.Module) -> dict[str, object]:
@@ -140,7 +158,7 @@ def test_same_as_timm_in_the_catalogue(name: str) -> None:
         ours = build(spec)
     with torch.device("meta"):
         theirs = timm.create_model(name, num_classes=spec.num_classes)
-    assert _shapes(ours) == _shapes(theirs)
+    assert _shapes(timm_format.write(ours.state_dict(), spec.model_dump())) == _shapes(theirs.state_dict())
     assert _settings(ours) == _settings(theirs)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.conftest import fill
-from tests.parity.compare import assert_parity, case_id
+from tests.parity.compare import ROTARY_TOLERANCE, assert_parity, case_id
 from tests.parity.conftest import transformers
 from vitrail import create_model, save_weights
 
@@ -94,6 +94,39 @@ def test_dinov2_without_registers(dtype: torch.dtype, tmp_path: Path) -> None:
     ours, theirs = _pair("vit_small_patch14_dinov2", (224, 224), tmp_path, depth=2)
     image = torch.randn(2, 3, 224, 224)
     assert_parity(ours, theirs, image, format_name="hf", dtype=dtype, output=lambda result: result.pooler_output)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "dtype", "fields"),
+    [
+        ("vit_small_patch16_dinov3_qkvb", (224, 224), F32, {"depth": 2}),
+        ("vit_small_patch16_dinov3_qkvb", (256, 384), F64, {"depth": 1}),
+        ("vit_small_plus_patch16_dinov3_qkvb", (512, 512), F32, {"depth": 1}),
+        ("vit_7b_patch16_dinov3", (256, 384), F64, {"depth": 1, "width": 64, "heads": 4, "hidden": 96}),
+        ("vit_mu_patch16_dinov3", (224, 224), F32, {"qkv_bias": True}),
+    ],
+    ids=case_id,
+)
+def test_dinov3(name: str, size: tuple[int, int], dtype: torch.dtype, fields: dict[str, int], tmp_path: Path) -> None:
+    ours, theirs = _pair(name, size, tmp_path, **fields)
+    assert ours.spec.pool == "token"
+    assert_parity(
+        ours,
+        theirs,
+        torch.randn(1, 3, *size),
+        format_name="hf",
+        dtype=dtype,
+        output=lambda result: result.pooler_output,
+        tolerance=ROTARY_TOLERANCE,
+    )
+
+
+def test_every_token_of_dinov3(tmp_path: Path) -> None:
+    ours, theirs = _pair("vit_mu_patch16_dinov3_qkvb", (64, 96), tmp_path)
+    image = torch.randn(2, 3, 64, 96)
+    with torch.no_grad():
+        tokens = ours.eval().encode(ours.tokenize(image)).x
+        assert torch.allclose(tokens, theirs.eval()(image).last_hidden_state, atol=1e-5)
 
 
 def test_their_folder_with_registers_opens_by_name(tmp_path: Path) -> None:

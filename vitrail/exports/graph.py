@@ -60,7 +60,10 @@ def resize_model(model: Classifier, size: tuple[int, int]) -> Classifier:
     """A copy of a model for images of another size."""
     model = copy.deepcopy(model).eval()
     if isinstance(model, VisionTransformer):
-        table = model.position_table(cut(size, model.spec.stem.cell))
+        grid = cut(size, model.spec.stem.cell)
+        table = model.position_table(grid)
+        if model.rotary is not None:
+            model.rotary.fit(Layout(grid, model.spec.num_prefix))
         if table is not None:
             name = "pos_embed" if model.pos_embed is not None else "pos_fixed"
             table = table.detach().clone()
@@ -99,6 +102,12 @@ def _merge_tokens(model: Classifier, num_pairs: int, *, dynamic: bool) -> None:
             got="--dynamic." if dynamic else f"{type(model).__name__}.",
             hint="without --merge.",
         )
+    if model.rotary is not None:
+        raise ExportError(
+            "--merge does not work with rotary positions: a merged token has no place of its own.",
+            got=f"position={model.spec.position}.",
+            hint="without --merge.",
+        )
     model.blocks = MergingBlocks(model.blocks, num_pairs)
 
 
@@ -106,6 +115,8 @@ def _resize_positions_in_graph(model: VisionTransformer) -> None:
     if model.pos_embed is not None:
         old, table, rule = model.spec.table_layout, model.pos_embed, model.spec.resize_rule
         model.position_table = lambda grid: resize_table_in_graph(table, old, grid, rule)  # type: ignore[method-assign]
+    elif model.rotary is not None:
+        model.rotary.layout = None  # the angles are computed in the graph
     elif model.pos_fixed is not None:
         raise ExportError(
             "sine position embeddings cannot be resized in the graph.",

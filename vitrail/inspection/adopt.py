@@ -105,13 +105,14 @@ def _infer_spec(foreign: Any, state: State, facts: dict[str, Any], name: str) ->
         "channels": kernel.shape[1],
         "width": kernel.shape[0],
         "depth": 1 + max(int(key.split(".")[1]) for key in state if key.startswith("blocks.")),
-        "hidden": state["blocks.0.mlp.fc1.weight"].shape[0],
+        "hidden": state["blocks.0.mlp.fc2.weight"].shape[1],
+        "mlp": "swiglu" if "blocks.0.mlp.fc1_g.weight" in state else "mlp",
         "num_classes": state["head.weight"].shape[0],
         "class_token": "cls_token" in state,
         "distilled": "dist_token" in state,
         "registers": state["reg_token"].shape[1] if "reg_token" in state else 0,
         "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in state else None,
-        "qkv_bias": "blocks.0.attn.qkv.bias" in state,
+        "qkv_bias": "qv" if "blocks.0.attn.qkv.q_bias" in state else "blocks.0.attn.qkv.bias" in state,
         "norm_after_pool": "fc_norm.weight" in state,
         "pre_logits": state["pre_logits.fc.weight"].shape[0] if "pre_logits.fc.weight" in state else None,
         **facts,
@@ -125,8 +126,11 @@ def _infer_spec(foreign: Any, state: State, facts: dict[str, Any], name: str) ->
             "pool": POOLS[foreign.global_pool],
             "activation": "gelu_tanh" if getattr(block.mlp.act, "approximate", "none") == "tanh" else "gelu",
         }
-    grid = [side // cell for side, cell in zip(fields["image_size"], fields["stem"]["patch"], strict=True)]
-    fields["position_prefix"] = state["pos_embed"].shape[1] - grid[0] * grid[1]
+    if getattr(foreign, "rope", None) is not None:
+        fields["position"] = "rotary_2d"  # other rotations are noticed when outputs are compared
+    else:
+        grid = [side // cell for side, cell in zip(fields["image_size"], fields["stem"]["patch"], strict=True)]
+        fields["position_prefix"] = state["pos_embed"].shape[1] - grid[0] * grid[1]
     return vit.Spec.parse(fields)
 
 

@@ -42,7 +42,10 @@ def position_similarity(model: Classifier) -> Float[Tensor, "Y X Y X"]:
     layout: Layout = model.spec.layout
     table = model.position_table(layout.grid) if isinstance(model, VisionTransformer) else None
     if table is None:
-        raise InspectionError("this model has no position embeddings.", got=f"a {type(model).__name__}.")
+        position = f" with position={model.spec.position}" if isinstance(model, VisionTransformer) else ""
+        raise InspectionError(
+            "this model adds no position embeddings to its tokens.", got=f"a {type(model).__name__}{position}."
+        )
     cells = F.normalize(table[0, -layout.num_cells :].detach().float(), dim=1)
     return (cells @ cells.T).view(*layout.grid, *layout.grid).cpu()
 

@@ -1,7 +1,8 @@
 """The Vision Transformer (Dosovitskiy et al., arXiv 2010.11929, equations 1 to 4) and its variants.
 
-DeiT (arXiv 2012.12877) adds a distillation token, "registers" (arXiv 2309.16588) add tokens without a place. Parameter
-names are timm's. The sizes and families of the catalogue are at the end of the file.
+DeiT (arXiv 2012.12877) adds a distillation token, "registers" (arXiv 2309.16588) add tokens without a place, DINOv3
+(arXiv 2508.10104) rotates queries and keys by their places. Parameter names are timm's. The sizes and families of the
+catalogue are at the end of the file.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from vitrail import plug, spec
 from vitrail.contract import ImageSpec, PatchClassifier
 from vitrail.errors import SpecError
 from vitrail.nn.attention import full
+from vitrail.nn.block import MlpKind
 from vitrail.nn.dot_product import check_heads
 from vitrail.nn.encoder import build_encoder
 from vitrail.nn.head import AttentionPool, PreLogits, mean_of_cells
 from vitrail.nn.position import Position, ResizeRule, check_position, fixed_table, resize_table
+from vitrail.nn.qkv import QkvBias
+from vitrail.nn.rotary import Rotary2d, check_rotary
 from vitrail.stem import patch
 from vitrail.tokens import Layout, Tokens, check_input, cut
 
@@ -40,6 +44,8 @@ class Spec(ImageSpec):
     depth: PositiveInt = 12
     heads: PositiveInt = 12
     hidden: PositiveInt = 3072
+    mlp: MlpKind = "mlp"
+    """`swiglu` is a gated MLP, which has no `activation` to choose."""
     attention: spec.registry_field(ATTENTIONS) = full.Spec()  # type: ignore[valid-type]
     class_token: bool = True
     distilled: bool = False
@@ -51,7 +57,7 @@ class Spec(ImageSpec):
     pool: Literal["token", "mean", "attention"] = "token"
     norm_after_pool: bool = False
     pre_logits: PositiveInt | None = None
-    qkv_bias: bool = True
+    qkv_bias: QkvBias = True
     activation: Literal["gelu", "gelu_tanh"] = "gelu"
     norm_eps: PositiveFloat = 1e-6
     layer_scale: PositiveFloat | None = None
@@ -65,6 +71,7 @@ class Spec(ImageSpec):
         grid = cut(self.image_size, self.stem.cell)
         check_position(self.position, grid)
         self.attention.check_grid(grid)
+        check_rotary(self.position, self.width, self.heads)
         if self.pool == "token" and not self.class_token:
             raise SpecError("pool=token needs a class token.", got="class_token=False.", hint="pool=mean.")
         if self.distilled and not (self.class_token and self.pool == "token"):
@@ -116,6 +123,8 @@ class VisionTransformer(PatchClassifier):
         learned = spec.position == "learned"
         self.pos_embed = nn.Parameter(torch.empty(1, spec.table_layout.num_tokens, width)) if learned else None
         self.register_buffer("pos_fixed", fixed_table(spec.position, spec.layout.grid, width), persistent=False)
+        rotary = spec.position == "rotary_2d"
+        self.rotary = Rotary2d(layout=spec.layout, width=width // spec.heads) if rotary else None
         self.pos_drop = nn.Dropout(spec.dropout_rate)
         self.blocks: nn.Sequential = build_encoder(
             self._new_attention,
@@ -123,6 +132,7 @@ class VisionTransformer(PatchClassifier):
             width=width,
             hidden=spec.hidden,
             norm_eps=spec.norm_eps,
+            mlp=spec.mlp,
             activation=spec.activation,
             dropout_rate=spec.dropout_rate,
             drop_path_rate=spec.drop_path_rate,
@@ -143,7 +153,12 @@ class VisionTransformer(PatchClassifier):
     def _new_attention(self) -> nn.Module:
         spec = self.spec
         return plug.load(ATTENTIONS, spec.attention.name).Attention(
-            spec.attention, width=spec.width, heads=spec.heads, bias=spec.qkv_bias, dropout_rate=spec.dropout_rate
+            spec.attention,
+            width=spec.width,
+            heads=spec.heads,
+            bias=spec.qkv_bias,
+            rotary=self.rotary,
+            dropout_rate=spec.dropout_rate,
         )
 
     def _classifier(self, num_classes: int) -> nn.Module:
@@ -184,16 +199,16 @@ class VisionTransformer(PatchClassifier):
         return next(name for name in self.state_dict() if name.startswith("patch_embed."))
 
     def position_table(self, grid: tuple[int, ...]) -> Float[Tensor, "1 N D"] | None:
-        """Return the positions for this grid: the learned table, resized if necessary, or a fixed one."""
+        """Return the positions to add for this grid: the learned table, resized if necessary, or a fixed one."""
         if self.pos_embed is not None:
             old = self.spec.table_layout
             return resize_table(self.pos_embed, old, Layout(grid, old.prefix), self.spec.resize_rule)
-        if grid == self.spec.layout.grid:
+        if self.pos_fixed is None or grid == self.spec.layout.grid:
             return self.pos_fixed
         return fixed_table(self.spec.position, grid, self.spec.width)
 
     def cell_positions(self, grid: tuple[int, ...]) -> Float[Tensor, "N D"]:
-        """The positions of the cells of this grid; zeros if the model has none."""
+        """The positions that are added to the cells of this grid; zeros if none are."""
         table, num = self.position_table(grid), Layout(grid).num_cells
         return torch.zeros(num, self.spec.width) if table is None else table[0, -num:]
 
@@ -259,7 +274,8 @@ def _matrix_size(module: nn.Module) -> int:
 
 Model = VisionTransformer
 
-# Width, depth, heads, hidden width. `mu` is for tests, `so400m` is SigLIP's shape-optimised size (arXiv 2305.13035).
+# Width, depth, heads, hidden width. `mu` is for tests, `so400m` is SigLIP's shape-optimised size (arXiv 2305.13035),
+# the `plus` sizes and `7b` are DINOv3's, with a gated MLP.
 SIZES = {
     "mu": (32, 2, 2, 128),
     "nano": (128, 4, 4, 256),
@@ -272,7 +288,11 @@ SIZES = {
     "giant": (1408, 40, 16, 6144),
     "gigantic": (1664, 48, 16, 8192),
     "so400m": (1152, 27, 16, 4304),
+    "small_plus": (384, 12, 6, 1536),
+    "huge_plus": (1280, 32, 20, 5120),
+    "7b": (4096, 40, 32, 8192),
 }
+GATED = ("small_plus", "huge_plus", "7b")
 HYBRIDS = {
     "r_s16_p8": {"name": "hybrid", "layers": (), "patch": 8},
     "r26_s32": {"name": "hybrid", "layers": (2, 2, 2, 2)},
@@ -282,13 +302,25 @@ HYBRIDS = {
 GRAMMAR = re.compile(
     rf"(?P<family>vit|deit)_(?P<size>{'|'.join(SIZES)})(?P<distilled>_distilled)?"
     rf"_(?:patch(?P<patch>[0-9]{{1,3}})|conv(?P<conv>1|2|4|8|16)|(?P<hybrid>{'|'.join(HYBRIDS)}))(?:_reg(?P<registers>[0-9]{{1,3}}))?"
-    r"(?:_(?P<variant>gap|siglip|dinov2))?(?:_(?P<image>[0-9]{1,5}))?"
+    r"(?:_(?P<variant>gap|siglip|dinov2|dinov3|dinov3_qkvb))?(?:_(?P<image>[0-9]{1,5}))?"
 )
+DINOV3 = {
+    "registers": 4,
+    "position": "rotary_2d",
+    "pool": "mean",  # timm's choice; the paper's and transformers' is the class token
+    "qkv_bias": False,
+    "norm_eps": 1e-5,
+    "layer_scale": 1e-5,
+    "num_classes": 0,
+    "image_size": 256,
+}
 VARIANTS: dict[str | None, dict[str, Any]] = {
     None: {},
     "gap": {"class_token": False, "pool": "mean", "norm_after_pool": True, "position_prefix": 0},
     "siglip": {"class_token": False, "pool": "attention", "num_classes": 0},
     "dinov2": {"layer_scale": 1e-5, "num_classes": 0, "image_size": 518},
+    "dinov3": DINOV3,
+    "dinov3_qkvb": {**DINOV3, "qkv_bias": "qv"},
 }
 
 
@@ -309,7 +341,7 @@ def conv_stem(cell: int, width: int) -> dict[str, Any]:
 def spec_named(name: str) -> Spec | None:
     """Return the specification for a name such as `vit_base_patch16_224`, or None for a name of another family."""
     match = GRAMMAR.fullmatch(name)
-    if match is None or not (match["image"] or match["variant"] == "dinov2"):
+    if match is None or not (match["image"] or "image_size" in VARIANTS[match["variant"]]):
         return None
     width, depth, heads, hidden = SIZES[match["size"]]
     fields: dict[str, Any] = {"width": width, "depth": depth, "heads": heads, "hidden": hidden}
@@ -320,6 +352,8 @@ def spec_named(name: str) -> Spec | None:
         fields.update(VARIANTS["gap"], stem=conv_stem(int(match["conv"]), width))
     else:
         fields["stem"] = {"name": "patch", "patch": [int(match["patch"])] * 2}
+    if match["size"] in GATED:
+        fields["mlp"] = "swiglu"
     fields["distilled"] = match["distilled"] is not None
     fields.update(VARIANTS[match["variant"]])
     if match["registers"]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Literal
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -9,6 +12,8 @@ from torch import Tensor, nn
 from vitrail.nn.cache import Cache
 from vitrail.nn.dropout import Dropout
 from vitrail.tokens import Tokens
+
+MlpKind = Literal["mlp", "swiglu"]
 
 
 class Mlp(nn.Module):
@@ -35,6 +40,24 @@ class Mlp(nn.Module):
 
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
         return self.drop2(self.fc2(self.drop1(self.act(self.fc1(x)))))
+
+
+class SwiGlu(nn.Module):
+    """A gated MLP: one linear layer, passed through SiLU, scales the output of another (Shazeer, arXiv 2002.05202)."""
+
+    def __init__(
+        self, *, width: int, hidden: int, dropout_rate: float = 0.0, hidden_dropout_rate: float | None = None
+    ) -> None:
+        super().__init__()
+        self.fc1_g = nn.Linear(width, hidden)
+        self.fc1_x = nn.Linear(width, hidden)
+        self.act = nn.SiLU()
+        self.drop1 = Dropout(dropout_rate if hidden_dropout_rate is None else hidden_dropout_rate)
+        self.fc2 = nn.Linear(hidden, width)
+        self.drop2 = Dropout(dropout_rate)
+
+    def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
+        return self.drop2(self.fc2(self.drop1(self.act(self.fc1_g(x)) * self.fc1_x(x))))
 
 
 class LayerScale(nn.Module):
@@ -78,6 +101,7 @@ class Block(nn.Module):
         width: int,
         hidden: int,
         norm_eps: float,
+        mlp: MlpKind = "mlp",
         activation: str = "gelu",
         dropout_rate: float = 0.0,
         hidden_dropout_rate: float | None = None,
@@ -89,12 +113,9 @@ class Block(nn.Module):
         self.attn = attention
         self.ls1 = nn.Identity() if layer_scale is None else LayerScale(width=width, start=layer_scale)
         self.norm2 = nn.LayerNorm(width, eps=norm_eps)
-        self.mlp = Mlp(
-            width=width,
-            hidden=hidden,
-            dropout_rate=dropout_rate,
-            hidden_dropout_rate=hidden_dropout_rate,
-            activation=activation,
+        new_mlp = SwiGlu if mlp == "swiglu" else partial(Mlp, activation=activation)
+        self.mlp = new_mlp(
+            width=width, hidden=hidden, dropout_rate=dropout_rate, hidden_dropout_rate=hidden_dropout_rate
         )
         self.ls2 = nn.Identity() if layer_scale is None else LayerScale(width=width, start=layer_scale)
         self.drop_path = DropPath(rate=drop_path_rate)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from vitrail.nn.block import Block
+from vitrail.nn.block import Block, MlpKind
 from vitrail.nn.cache import Cache
 from vitrail.tokens import Tokens
 
@@ -32,6 +32,7 @@ def build_encoder(
     width: int,
     hidden: int,
     norm_eps: float,
+    mlp: MlpKind = "mlp",
     activation: str = "gelu",
     dropout_rate: float = 0.0,
     hidden_dropout_rate: float | None = None,
@@ -46,6 +47,7 @@ def build_encoder(
                 width=width,
                 hidden=hidden,
                 norm_eps=norm_eps,
+                mlp=mlp,
                 activation=activation,
                 dropout_rate=dropout_rate,
                 hidden_dropout_rate=hidden_dropout_rate,

@@ -10,6 +10,9 @@ from torch import nn
 
 from vitrail.nn.attention.full import Attention, CrossAttention
 from vitrail.nn.block import Block
+from vitrail.nn.cache import Cache
+from vitrail.nn.qkv import QvBiasLinear
+from vitrail.nn.rotary import Rotary, Rotary2d
 from vitrail.tokens import Layout, Tokens
 
 
@@ -23,7 +26,7 @@ class LastBlock(nn.Module):
         self.norm1, self.ls1, self.norm2, self.mlp, self.ls2 = (
             getattr(block, name) for name in ("norm1", "ls1", "norm2", "mlp", "ls2")
         )
-        self.attn = _to_cross_attention(block.attn)
+        self.attn = _to_prefix_attention(block.attn)
 
     def forward(self, tokens: Tokens) -> Tokens:
         layout = Layout((0,) * len(tokens.layout.grid), self.num_tokens)
@@ -32,14 +35,26 @@ class LastBlock(nn.Module):
         return Tokens(z + self.ls2(self.mlp(self.norm2(z))), layout)
 
 
-def _to_cross_attention(attention: Attention) -> CrossAttention:
+class PrefixAttention(CrossAttention):
+    """Attention from prefix tokens to all tokens; `rotary` turns the keys only, because prefix tokens have no place."""
+
+    rotary: Rotary | Rotary2d | None
+
+    def read(self, context: Tokens) -> Cache:
+        """Compute the context's keys and values."""
+        cache = super().read(context)
+        return cache if self.rotary is None else cache._replace(k=self.rotary(cache.k, context))
+
+
+def _to_prefix_attention(attention: Attention) -> PrefixAttention:
     """The same attention with the query projection separate from keys and values."""
-    width = attention.proj.in_features
-    cross = CrossAttention(width=width, heads=attention.heads, bias=attention.qkv.bias is not None)
-    cross = cross.to(attention.proj.weight)
-    cross.proj = attention.proj
+    width, qkv = attention.proj.in_features, attention.qkv
+    bias = qkv.joined_bias() if isinstance(qkv, QvBiasLinear) else qkv.bias
+    prefix = PrefixAttention(width=width, heads=attention.heads, bias=bias is not None).to(attention.proj.weight)
+    prefix.proj, prefix.rotary = attention.proj, attention.rotary
     with torch.no_grad():
-        for name, value in attention.qkv.named_parameters():
-            getattr(cross.q, name).copy_(value[:width])
-            getattr(cross.kv, name).copy_(value[width:])
-    return cross.requires_grad_(False).eval()
+        for name, value in (("weight", qkv.weight), ("bias", bias)):
+            if value is not None:
+                getattr(prefix.q, name).copy_(value[:width])
+                getattr(prefix.kv, name).copy_(value[width:])
+    return prefix.requires_grad_(False).eval()

@@ -18,7 +18,7 @@ from torch import Tensor
 from vitrail.errors import ShapeError, SpecError, unknown_name
 from vitrail.tokens import Layout, format_size
 
-Position = Literal["learned", "sincos_1d", "sincos_2d", "sincos_3d", "none"]
+Position = Literal["learned", "sincos_1d", "sincos_2d", "sincos_3d", "rotary_2d", "none"]
 ResizeRule = Literal["bicubic", "zoom"]
 
 
@@ -85,7 +85,7 @@ def fixed_table(kind: Position, grid: tuple[int, ...], width: int) -> Float[Tens
 
 def check_position(kind: Position, grid: tuple[int, ...]) -> None:
     """Reject a kind of position that does not fit the dimensions of the grid."""
-    num_dims = {"sincos_2d": 2, "sincos_3d": 3}.get(kind, len(grid))
+    num_dims = {"sincos_2d": 2, "sincos_3d": 3, "rotary_2d": 2}.get(kind, len(grid))
     if num_dims != len(grid):
         raise SpecError(
             f"position={kind} needs a grid of {num_dims} dimensions.",

@@ -66,7 +66,7 @@ def _write_configs(path: Path, model: Classifier) -> list[str]:
         converted = timm.write(state, fields)
         config = timm.config_files(fields, timm_name or model.name, model.preprocess)["config.json"]
         # The run stores the tensors as they are, not as they would have to be converted.
-        same = all(converted[name].shape == tensor.shape for name, tensor in state.items())
+        same = all(name in converted and converted[name].shape == tensor.shape for name, tensor in state.items())
         loadable_by += ["timm", "transformers"] if timm_name and same else []
     except WeightsError:  # an architecture that timm does not have
         config = {"architecture": model.name, "num_classes": fields["num_classes"]}

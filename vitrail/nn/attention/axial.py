@@ -21,6 +21,8 @@ from torch import Tensor
 from vitrail import spec
 from vitrail.errors import SpecError
 from vitrail.nn.dot_product import attend, attention_weights
+from vitrail.nn.qkv import QkvBias
+from vitrail.nn.rotary import Rotary, Rotary2d
 from vitrail.nn.self_attention import SelfAttention
 from vitrail.tokens import Layout, Tokens, format_size
 
@@ -50,10 +52,11 @@ class Attention(SelfAttention):
         *,
         width: int,
         heads: int,
-        bias: bool = True,
+        bias: QkvBias = True,
+        rotary: Rotary | Rotary2d | None = None,
         dropout_rate: float = 0.0,
     ) -> None:
-        super().__init__(width=width, heads=heads, bias=bias, dropout_rate=dropout_rate)
+        super().__init__(width=width, heads=heads, bias=bias, rotary=rotary, dropout_rate=dropout_rate)
 
     def forward(self, tokens: Tokens) -> Float[Tensor, "B N D"]:
         tokens.require_grid("axial attention")

@@ -16,7 +16,8 @@ from vitrail.errors import SpecError
 from vitrail.nn.cache import Cache, extend
 from vitrail.nn.dot_product import attend, attention_weights, check_heads, merge_heads, split_heads
 from vitrail.nn.dropout import Dropout
-from vitrail.nn.rotary import Rotary
+from vitrail.nn.qkv import QkvBias
+from vitrail.nn.rotary import Rotary, Rotary2d
 from vitrail.nn.self_attention import SelfAttention
 from vitrail.tokens import Layout, Tokens
 
@@ -32,10 +33,7 @@ class Spec(spec.Spec):
 
 
 class Attention(SelfAttention):
-    """Multi-head self-attention; `causal` hides later tokens, `Tokens.mask` hides padding.
-
-    With `rotary`, queries and keys know their places in a row of tokens (arXiv 2104.09864).
-    """
+    """Multi-head self-attention; `causal` hides later tokens, `Tokens.mask` hides padding."""
 
     def __init__(
         self,
@@ -43,23 +41,21 @@ class Attention(SelfAttention):
         *,
         width: int,
         heads: int,
-        bias: bool = True,
+        bias: QkvBias = True,
         causal: bool = False,
-        rotary: Rotary | None = None,
+        rotary: Rotary | Rotary2d | None = None,
         dropout_rate: float = 0.0,
         weights_dropout_rate: float | None = None,
     ) -> None:
         super().__init__(
-            width=width, heads=heads, bias=bias, dropout_rate=dropout_rate, weights_dropout_rate=weights_dropout_rate
+            width=width,
+            heads=heads,
+            bias=bias,
+            rotary=rotary,
+            dropout_rate=dropout_rate,
+            weights_dropout_rate=weights_dropout_rate,
         )
-        self.causal, self.rotary = causal, rotary
-
-    def split(self, tokens: Tokens, first_place: int = 0) -> tuple[Float[Tensor, "B H N E"], ...]:
-        """Compute the queries, keys and values of each head; `first_place` is the place of the first token."""
-        if self.rotary is None:
-            return super().split(tokens)
-        qkv = split_heads(self.qkv(tokens.x), self.heads, num=3)
-        return *self.rotary(qkv[:2], first_place), qkv[2]
+        self.causal = causal
 
     def forward(self, tokens: Tokens) -> Float[Tensor, "B N D"]:
         q, k, v = self.split(tokens)

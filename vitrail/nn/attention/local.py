@@ -20,6 +20,8 @@ from torch import Tensor, nn
 
 from vitrail import spec
 from vitrail.nn.dot_product import attend, attention_weights
+from vitrail.nn.qkv import QkvBias
+from vitrail.nn.rotary import Rotary, Rotary2d
 from vitrail.nn.self_attention import SelfAttention
 from vitrail.nn.window import Windows, check_window, count_visible
 from vitrail.tokens import Layout, Tokens
@@ -42,9 +44,16 @@ class Attention(SelfAttention):
     """Multi-head self-attention of every cell to its window, in blocks."""
 
     def __init__(
-        self, spec: Spec | None = None, *, width: int, heads: int, bias: bool = True, dropout_rate: float = 0.0
+        self,
+        spec: Spec | None = None,
+        *,
+        width: int,
+        heads: int,
+        bias: QkvBias = True,
+        rotary: Rotary | Rotary2d | None = None,
+        dropout_rate: float = 0.0,
     ) -> None:
-        super().__init__(width=width, heads=heads, bias=bias, dropout_rate=dropout_rate)
+        super().__init__(width=width, heads=heads, bias=bias, rotary=rotary, dropout_rate=dropout_rate)
         spec = spec or Spec()
         self.window = spec.window
         half = width // heads // 2

@@ -1,4 +1,4 @@
-"""Hugging Face transformers' names for ViT, DeiT, DINOv2 with registers, SigLIP's vision tower and BiT.
+"""Hugging Face transformers' names for ViT, DeiT, DINOv2 with registers, DINOv3, SigLIP's vision tower and BiT.
 
 Two generations are read: `encoder.layer.N.attention.attention.query` (still used on disk) and
 `layers.N.attention.q_proj` (the module names since transformers 5). The first is written, because all releases open it.
@@ -6,19 +6,18 @@ Two generations are read: `encoder.layer.N.attention.attention.query` (still use
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from vitrail.data.exchange import to_hf
-from vitrail.data.transform import Preprocess
-from vitrail.errors import SpecError, WeightsError
+from vitrail.errors import WeightsError
 from vitrail.weights import rules
+from vitrail.weights.hf_config import config_files, infer_fields
 from vitrail.weights.rules import Fields, Rule, State, TensorTransform, concat, layer, rule
+
+__all__ = ["SUFFIXES", "config_files", "infer_fields", "read", "recognise", "write"]
 
 SUFFIXES = (".safetensors", ".bin")
 NEXT_GENERATION = (
@@ -62,6 +61,27 @@ DINOV2 = [
     rule("blocks.{a}.ls1.gamma", f"{BLOCK}.layer_scale1.lambda1"),
     rule("blocks.{a}.ls2.gamma", f"{BLOCK}.layer_scale2.lambda1"),
 ]
+DINOV3_QKV = [f"layer.{{a}}.attention.{part}_proj" for part in "qkv"]
+DINOV3_MLP = ["layer.{a}.mlp.up_proj", "layer.{a}.mlp.gate_proj", "layer.{a}.mlp.down_proj"]
+DINOV3 = [
+    rule("cls_token", "embeddings.cls_token"),
+    rule("mask_token", "embeddings.mask_token"),
+    rule("reg_token", "embeddings.register_tokens"),
+    *layer("patch_embed.proj", "embeddings.patch_embeddings"),
+    *layer("blocks.{a}.attn.qkv", DINOV3_QKV, concat(3)),
+    rule([f"blocks.{{a}}.attn.qkv.{part}_bias" for part in "qv"], [f"{name}.bias" for name in DINOV3_QKV[::2]]),
+    *layer("blocks.{a}.attn.proj", "layer.{a}.attention.o_proj"),
+    *[
+        # With a gate, the same name means another layer.
+        rule([f"blocks.{{a}}.mlp.fc1_{half}.{part}" for half in "xg"], [f"{name}.{part}" for name in DINOV3_MLP[:2]])
+        for part in ("weight", "bias")
+    ],
+    *layer("blocks.{a}.mlp.fc1", DINOV3_MLP[0]),
+    *layer("blocks.{a}.mlp.fc2", DINOV3_MLP[2]),
+    *[each for i in (1, 2) for each in layer(f"blocks.{{a}}.norm{i}", f"layer.{{a}}.norm{i}")],
+    *[rule(f"blocks.{{a}}.ls{i}.gamma", f"layer.{{a}}.layer_scale{i}.lambda1") for i in (1, 2)],
+    *layer("norm", "norm"),
+]
 POSITION_TABLE = TensorTransform(lambda tensors: [tensors[0][None]], lambda tensors, _: [tensors[0][0]])
 SPLIT_Q_KV = TensorTransform(
     lambda tensors: list(torch.split(tensors[0], [tensors[0].shape[0] // 3, tensors[0].shape[0] // 3 * 2])),
@@ -103,11 +123,13 @@ FAMILIES: dict[str, tuple[str, list[Rule], list[Rule]]] = {
     "deit": ("deit.", VIT, [*layer("head", "cls_classifier"), *layer("head_dist", "distillation_classifier")]),
     "dinov2_with_registers": ("dinov2_with_registers.", DINOV2, []),
     "dinov2": ("dinov2.", DINOV2, []),
+    "dinov3_vit": ("model.", DINOV3, []),
     "siglip_vision_model": ("vision_model.", SIGLIP, []),
     "bit": ("bit.", BIT, layer("head.fc", "classifier.1", LINEAR_AS_CONV)),
     "vit": ("vit.", VIT, layer("head", "classifier")),
 }
 FAMILY_MARKS = {  # key on disk or natively: family; the first that occurs decides
+    "embeddings.patch_embeddings.weight": "dinov3_vit",
     "embeddings.distillation_token": "deit",
     "dist_token": "deit",
     "embeddings.register_tokens": "dinov2_with_registers",
@@ -126,7 +148,10 @@ UNUSED = ("embeddings.mask_token",)  # only for pre-training
 
 def recognise(keys: Collection[str]) -> bool:
     """Whether tensors with these names are in this format."""
-    ends = ("patch_embeddings.projection.weight", "patch_embedding.weight", "embedder.convolution.weight")
+    ends = (
+        *("patch_embeddings.projection.weight", "patch_embeddings.weight"),
+        *("patch_embedding.weight", "embedder.convolution.weight"),
+    )
     return any(key.endswith(ends) for key in keys)
 
 
@@ -145,7 +170,7 @@ def read(tensors: Mapping[str, Tensor]) -> State:
 
 def _old_name(key: str, family: str) -> str:
     table = NEXT_GENERATION + (NEXT_GENERATION_MLP if family in ("vit", "deit") else ())
-    if family in ("bit", "siglip_vision_model"):
+    if family in ("bit", "siglip_vision_model", "dinov3_vit"):
         return key
     for pattern, replacement in table:
         key = pattern.sub(replacement, key)
@@ -161,9 +186,13 @@ def write(state: Mapping[str, Tensor], fields: Fields) -> State:
             hint="--to timm or --to google.",
         )
     rules.require_known_parts(fields, "transformers")
-    family = family_of(state)
+    family = "dinov3_vit" if fields.get("position") == "rotary_2d" else family_of(state)
     if family in ("vit", "deit", "dinov2", "dinov2_with_registers"):
         rules.require(fields, "transformers", pool="token", position="learned", norm_after_pool=False, class_token=True)
+    if family == "dinov3_vit":
+        # The whole sequence is its output, so `pool` is the reader's choice.
+        rules.require(fields, "transformers", norm_after_pool=False, class_token=True)
+        state = {**state, "mask_token": torch.zeros_like(state["cls_token"])}  # only for pre-training
     if family.startswith("dinov2"):
         state = {**state, "mask_token": torch.zeros(1, state["norm.weight"].shape[0])}  # only for pre-training
         if fields.get("registers") and fields.get("position_prefix") == 0:
@@ -180,122 +209,3 @@ def write(state: Mapping[str, Tensor], fields: Fields) -> State:
 def family_of(keys: Collection[str]) -> str:
     """The model_type of tensors with these names, native or theirs."""
     return next((FAMILY_MARKS[mark] for mark in FAMILY_MARKS if mark in keys), "vit")
-
-
-ACTIVATIONS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}  # theirs: ours
-MAX_HEADS = 1024
-ARCHITECTURES = {  # with and without a classifier
-    "vit": ("ViTForImageClassification", "ViTModel"),
-    "deit": ("DeiTForImageClassificationWithTeacher", "DeiTModel"),
-    "dinov2_with_registers": ("Dinov2WithRegistersModel", "Dinov2WithRegistersModel"),
-    "dinov2": ("Dinov2Model", "Dinov2Model"),
-    "siglip_vision_model": ("SiglipVisionModel", "SiglipVisionModel"),
-    "bit": ("BitForImageClassification", "BitModel"),
-}
-CONFIG_KEYS = {  # ours: theirs
-    "width": "hidden_size",
-    "depth": "num_hidden_layers",
-    "heads": "num_attention_heads",
-    "hidden": "intermediate_size",
-    "norm_eps": "layer_norm_eps",
-    "qkv_bias": "qkv_bias",
-}
-
-
-def config_files(fields: Fields, name: str, preprocess: Preprocess | None) -> dict[str, Any]:  # noqa: ARG001 - as timm's
-    """The config.json and preprocessor_config.json that `from_pretrained` needs to open the folder."""
-    files = {"config.json": _build_config(fields)}
-    if preprocess is not None:
-        with contextlib.suppress(SpecError):  # their config cannot express a non-square size or one channel
-            files["preprocessor_config.json"] = to_hf(preprocess)
-    return files
-
-
-def _build_config(fields: Fields) -> dict[str, Any]:
-    family = _family_of_fields(fields)
-    shared: dict[str, Any] = {
-        "model_type": family,
-        "architectures": [ARCHITECTURES[family][0 if fields["num_classes"] else 1]],
-        "num_channels": fields["channels"],
-    }
-    if fields["num_classes"]:
-        labels = {str(index): f"LABEL_{index}" for index in range(fields["num_classes"])}
-        shared.update(id2label=labels, label2id={label: int(index) for index, label in labels.items()})
-    if family == "bit":
-        widths = [256 * fields["factor"] * 2**stage for stage in range(4)]
-        sizes = {"embedding_size": 64 * fields["factor"], "hidden_sizes": widths, "depths": list(fields["layers"])}
-        return {**shared, **sizes, "layer_type": "preactivation"}
-    rows, columns = fields["image_size"]
-    sizes = {theirs: fields[ours] for ours, theirs in CONFIG_KEYS.items()}
-    extra: dict[str, Any] = {}
-    if family.startswith("dinov2"):
-        extra = {"mlp_ratio": fields["hidden"] // fields["width"]}
-        if fields["registers"]:
-            extra["num_register_tokens"] = fields["registers"]
-        del sizes["intermediate_size"]
-    if family.startswith(("siglip", "dinov2")) and rows != columns:
-        raise WeightsError(
-            f"transformers' {family} takes only square images.", got=f"{rows} x {columns}.", hint="--to timm."
-        )
-    patch = fields["stem"]["patch"]
-    if len(set(patch)) > 1:
-        raise WeightsError("transformers supports only square patches.", got=f"{patch}.", hint="--to timm.")
-    if fields["pre_logits"]:
-        extra = {"pooler_output_size": fields["pre_logits"], "pooler_act": "tanh"}
-    return {
-        **shared,
-        **sizes,
-        **extra,
-        "image_size": rows if rows == columns else [rows, columns],
-        "patch_size": patch[0],
-        "hidden_act": "gelu_pytorch_tanh" if fields["activation"] == "gelu_tanh" else "gelu",
-    }
-
-
-def _family_of_fields(fields: Fields) -> str:
-    if "factor" in fields:
-        return "bit"
-    if fields["distilled"]:
-        return "deit"
-    if fields["registers"]:
-        return "dinov2_with_registers"
-    if fields["layer_scale"] is not None:
-        return "dinov2"
-    return "siglip_vision_model" if fields["pool"] == "attention" else "vit"
-
-
-def infer_fields(config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
-    """The fields of the specification that tensor names and a config.json determine."""
-    fields: dict[str, Any] = {}
-    if any(key.endswith("embeddings.register_tokens") for key in keys):
-        fields["position_prefix"] = 1  # the class token has a position, the registers do not
-    family = config.get("model_type")
-    if not isinstance(family, str) or family not in FAMILIES:
-        return fields
-    if family == "bit":
-        for field, value in (("global_padding", None), ("embedding_dynamic_padding", False)):
-            _refuse_unless(config, field, (value,))
-        _refuse_unless(config, "layer_type", ("preactivation",))
-        return fields
-    _refuse_unless(config, "hidden_act", tuple(ACTIVATIONS))
-    # transformers' defaults, where the file says nothing.
-    fields["activation"] = ACTIVATIONS[
-        config.get("hidden_act", "gelu_pytorch_tanh" if family.startswith("siglip") else "gelu")
-    ]
-    eps, heads, size = (config.get(key) for key in ("layer_norm_eps", "num_attention_heads", "image_size"))
-    if isinstance(eps, float) and 0 < eps < 1:
-        fields["norm_eps"] = eps
-    if type(heads) is int and 0 < heads <= MAX_HEADS:
-        fields["heads"] = heads
-    sides = (size, size) if type(size) is int else size
-    if isinstance(sides, list | tuple) and len(sides) == 2 and all(type(side) is int and side > 0 for side in sides):
-        fields["image_size"] = tuple(sides)
-    return fields
-
-
-def _refuse_unless(config: Mapping[str, Any], field: str, allowed: tuple[object, ...]) -> None:
-    if field in config and config[field] not in allowed:
-        raise WeightsError(
-            f"the config.json next to the weights asks for {field}={config[field]!r}, which Vitrail does not support.",
-            hint=f"{field} set to {' or '.join(map(repr, allowed))}.",
-        )

@@ -1,7 +1,11 @@
-"""timm's names (vision_transformer.py, vision_transformer_hybrid.py, resnetv2.py), which are Vitrail's own."""
+"""timm's names (vision_transformer.py, vision_transformer_hybrid.py, resnetv2.py), which are Vitrail's own.
+
+DINOv3, the ViT with rotary positions, is in timm's eva.py, where a few tensors have other names.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -14,6 +18,13 @@ from vitrail.weights import rules
 from vitrail.weights.rules import Fields, State
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
+BLOCK = re.compile(r"(blocks\.\d+)\.(.+)")
+EVA_NAMES = {  # in each block, ours: theirs
+    "ls1.gamma": "gamma_1",
+    "ls2.gamma": "gamma_2",
+    "attn.qkv.q_bias": "attn.q_bias",
+    "attn.qkv.v_bias": "attn.v_bias",
+}
 MARKS = ("patch_embed.proj.weight", "stages.0.blocks.0.conv1.weight")
 
 
@@ -24,7 +35,15 @@ def recognise(keys: Collection[str]) -> bool:
 
 def read(tensors: Mapping[str, Tensor]) -> State:
     """The tensors under native names."""
-    return dict(tensors)
+    return _rename(tensors, {theirs: ours for ours, theirs in EVA_NAMES.items()})
+
+
+def _rename(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> State:
+    """Rename tensors of the blocks."""
+    return {
+        BLOCK.sub(lambda match: f"{match[1]}.{names.get(match[2], match[2])}", key): tensor
+        for key, tensor in tensors.items()
+    }
 
 
 def write(state: Mapping[str, Tensor], fields: Fields) -> State:
@@ -34,7 +53,12 @@ def write(state: Mapping[str, Tensor], fields: Fields) -> State:
             "timm has no place for the pre_logits layer.",
             hint="--to google or --to torchvision, which have one.",
         )
-    rules.require(fields, "timm")
+    if fields.get("position") == "rotary_2d":
+        has_bias = fields["qkv_bias"] is not False
+        rules.require(fields, "timm", qkv_bias="qv" if has_bias else False, distilled=False, activation="gelu")
+        return _rename(state, EVA_NAMES)
+    has_bias = fields.get("qkv_bias") is not False
+    rules.require(fields, "timm", qkv_bias=has_bias, mlp="mlp")
     if fields.get("position") in ("sincos_1d", "sincos_2d"):
         raise WeightsError(
             "timm has no place for fixed position embeddings.",
@@ -71,15 +95,11 @@ def config_files(fields: Fields, name: str, preprocess: Preprocess | None) -> di
             "depth": fields["depth"],
             "num_heads": fields["heads"],
             "mlp_ratio": fields["hidden"] / fields["width"],
-            "qkv_bias": fields["qkv_bias"],
+            "qkv_bias": fields["qkv_bias"] is not False,
             "init_values": fields["layer_scale"],
             "class_token": fields["class_token"],
-            "reg_tokens": fields["registers"],
-            "no_embed_class": fields["position_prefix"] == 0 or bool(fields["registers"] and fields["position_prefix"]),
-            "pos_embed": "none" if fields["position"] == "none" else "learn",
             "global_pool": {"token": "token", "mean": "avg", "attention": "map"}[fields["pool"]],
-            "fc_norm": fields["norm_after_pool"],
-            "act_layer": fields["activation"],
+            **(_eva_args(fields) if fields["position"] == "rotary_2d" else _vit_args(fields)),
         }
         if fields["stem"]["name"] == "patch":
             args["patch_size"] = fields["stem"]["patch"]
@@ -96,3 +116,22 @@ def config_files(fields: Fields, name: str, preprocess: Preprocess | None) -> di
         "pretrained_cfg": pretrained,
     }
     return {"config.json": config}
+
+
+def _vit_args(fields: Fields) -> dict[str, Any]:
+    return {
+        "reg_tokens": fields["registers"],
+        "no_embed_class": fields["position_prefix"] == 0 or bool(fields["registers"] and fields["position_prefix"]),
+        "pos_embed": "none" if fields["position"] == "none" else "learn",
+        "fc_norm": fields["norm_after_pool"],
+        "act_layer": fields["activation"],
+    }
+
+
+def _eva_args(fields: Fields) -> dict[str, Any]:
+    return {
+        "num_reg_tokens": fields["registers"],
+        "use_fc_norm": fields["norm_after_pool"],
+        "swiglu_mlp": fields["mlp"] == "swiglu",
+        "swiglu_align_to": 1,  # as many hidden units as stated; 0 would fuse two layers
+    }
