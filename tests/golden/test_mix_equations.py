@@ -14,7 +14,7 @@ from tests.conftest import fill
 from vitrail import plug
 
 CHANNELS = 16
-SIZES = [(5, 5), (4, 7), (6, 3)]
+SIZES = [(4, 4), (3, 6)]
 SETTINGS: dict[str, dict[str, Any]] = {
     "sasa": {"window": 3, "heads": 2},
     "lrnet": {"window": 3, "share": 4, "hidden": 5},
@@ -234,10 +234,11 @@ def test_a_layer_computes_its_equation(name: str, size: tuple[int, int]) -> None
 
 @pytest.mark.parametrize("name", EQUATIONS)
 def test_in_single_precision(name: str) -> None:
-    layer, images = new_layer(name), torch.randn(1, CHANNELS, 4, 7, dtype=torch.float64)
+    layer, images = new_layer(name), torch.randn(1, CHANNELS, 3, 5, dtype=torch.float64)
     with torch.no_grad():
         expected = EQUATIONS[name](layer, images[0])[None]
-        assert (layer.float()(images.float()) - expected).abs().max() < 1e-5
+        found = layer.float()(images.float())
+        assert (found - expected).abs().max() < 1e-5 * expected.abs().max().clamp_min(1.0)
 
 
 def test_windowed_attention_is_full_attention_under_a_mask() -> None:
