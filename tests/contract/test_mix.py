@@ -31,7 +31,9 @@ SMALL: dict[str, Any] = {"image_size": 32, "num_classes": 10, "layers": (1, 2), 
 def new_layer(name: str, *, stride: int = 1, channels: int = 32, **settings: Any) -> Any:
     module = plug.load(MIXES, name)
     small = {"window": 3} if name in WINDOWED else {}
-    return fill(module.Layer(module.Spec.parse({"name": name, **small, **settings}), channels, stride=stride), 0.3).eval()
+    return fill(
+        module.Layer(module.Spec.parse({"name": name, **small, **settings}), channels, stride=stride), 0.3
+    ).eval()
 
 
 def test_there_are_layers() -> None:

@@ -27,8 +27,10 @@ class RelativeTable(nn.Module):
         return self.table[:, offsets.clamp(-self.reach, self.reach) + self.reach]
 
 
-def axis_offsets(num: int, num_seen: int, *, before: int = 0, device: torch.device | str = "cpu") -> Int64[Tensor, "N M"]:
-    """The offset from each of `num` cells in a row to each cell that is seen; `before` of those precede the first one."""
+def axis_offsets(
+    num: int, num_seen: int, *, before: int = 0, device: torch.device | str = "cpu"
+) -> Int64[Tensor, "N M"]:
+    """The offset from each of `num` cells in a row to each that is seen; `before` of those precede the first cell."""
     cells, seen = torch.arange(num, device=device), torch.arange(num_seen, device=device)
     return seen[None] - before - cells[:, None]
 

@@ -21,7 +21,7 @@ from vitrail.tokens import format_size
 
 
 class Windows(NamedTuple):
-    """The windows of all cells of a grid, in blocks of `block` x `block` cells; `G` blocks, `b` cells, `h` halo cells."""
+    """The windows of a grid's cells, in blocks of `block` x `block` cells; `G` blocks, `b` cells, `h` halo cells."""
 
     grid: tuple[int, int]
     window: int

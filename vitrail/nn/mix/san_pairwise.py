@@ -39,10 +39,11 @@ class Layer(RelationAttention):
 
     def mix(self, x: Float[Tensor, "B C Y X"], values: Float[Tensor, "B H E Y X"]) -> Float[Tensor, "B H E Y X"]:
         """Aggregate each window."""
-        steps = [2 / max(side - 1, 1) for side in x.shape[2:]]  # from one row or column to the next
         offsets = window_offsets(self.window, x.device).to(self.place.weight)
-        differences = -offsets * offsets.new_tensor(steps)  # of a cell's coordinates and those of the cells it sees
-        place = self.place(self.position(differences)).T
+        rows, columns = (
+            -2 / max(side - 1, 1) for side in x.shape[2:]
+        )  # the coordinates of a cell minus the next one's
+        place = self.place(self.position(torch.stack([offsets[:, 0] * rows, offsets[:, 1] * columns], dim=1))).mT
         # The first layer is linear, so it is applied before the difference: once per cell, not once per pair.
         own, seen = self.relate(self.query(x)), neighbours(self.relate(self.key(x)), self.window)
         hidden = (own[:, :, None] - seen + place[None, :, :, None, None]).relu()

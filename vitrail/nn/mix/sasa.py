@@ -60,8 +60,8 @@ class Layer(MapAttention):
         q, k = (to_cells(split_map(project(x), self.heads)) for project in (self.query, self.key))
         q = windows.to_blocks(q)
         offsets = axis_offsets(windows.block, windows.halo, before=self.window // 2, device=x.device)
-        by_rows, by_columns = q.unflatten(2, (windows.block, windows.block)).chunk(2, dim=-1)
-        bias = relative_scores(by_rows, by_columns, self.rows(offsets), self.columns(offsets))
+        on_grid, half = q.unflatten(2, (windows.block, windows.block)), self.width // 2
+        bias = relative_scores(on_grid[..., :half], on_grid[..., half:], self.rows(offsets), self.columns(offsets))
         q = q * self.width**0.5  # undoes the scaling of scores
         return attend_windows(windows, q, k, values, bias=bias, fused=self.fused)
 
