@@ -26,6 +26,8 @@ class RelationSpec(spec.Spec):
 class RelationAttention(MapAttention):
     """The transforms phi (`query`), psi (`key`) and beta (`value`); relations have `relation` channels."""
 
+    value: nn.Conv2d
+
     def __init__(self, spec: RelationSpec, channels: int, *, stride: int) -> None:
         super().__init__(heads=channels // spec.share, stride=stride)
         self.window, self.relation = spec.window, channels // spec.reduction

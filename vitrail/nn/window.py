@@ -66,7 +66,7 @@ class Windows(NamedTuple):
         pads = [0, 0]
         for cells, blocks in zip(reversed(self.grid), reversed(self.num_blocks), strict=True):
             pads += [before, (blocks - 1) * self.block + side - before - cells]
-        return F.pad(x.unflatten(2, self.grid), pads)
+        return F.pad(x.reshape(*x.shape[:2], *self.grid, x.shape[3]), pads)
 
     def visible(self, device: torch.device | str = "cpu") -> Bool[Tensor, "G b h"]:
         """Which cells of its halo each cell of a block may see: those of the grid that are in its window."""

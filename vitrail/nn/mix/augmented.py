@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from pydantic import PositiveInt
 from torch import Tensor, nn
@@ -43,6 +44,8 @@ class Spec(spec.Spec):
 class RelativeAttention(MapAttention):
     """Attention over the whole map: softmax((q k' + rows + columns) / sqrt(E)) v."""
 
+    value: nn.Conv2d
+
     def __init__(self, inputs: int, outputs: int, *, heads: int, span: int, stride: int) -> None:
         super().__init__(heads=heads, stride=stride)
         self.query = nn.Conv2d(inputs, 2 * outputs, 1)
@@ -56,7 +59,7 @@ class RelativeAttention(MapAttention):
         """Attend to every cell."""
         rows, columns = grid = (x.shape[2], x.shape[3])
         q, k = (to_cells(split_map(project(x), self.heads)) for project in (self.query, self.key))
-        on_grid = q.unflatten(2, grid) * self.width**-0.5
+        on_grid = rearrange(q, "B H (Y X) E -> B H Y X E", Y=rows) * self.width**-0.5
         bias = relative_scores(
             on_grid,
             on_grid,

@@ -61,7 +61,7 @@ class Layer(MapAttention):
         # -(q - k)^2 is (2q, -1)'(k, k^2) up to -q^2, which a softmax over k does not notice.
         q = torch.cat([2 * q, -torch.ones_like(q)], dim=-1) * 2**0.5  # undoes the scaling of scores
         k = torch.cat([k, k.square()], dim=-1)
-        prior = self.geometry(window_offsets(self.window, x.device).to(self.geometry[0].weight)).mT
+        prior = self.geometry(window_offsets(self.window, x.device).to(self.query.weight)).mT
         bias = prior[None, :, windows.offsets(x.device).clamp_min(0)]
         return attend_windows(windows, windows.to_blocks(q), k, values, bias=bias, fused=self.fused)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -47,7 +48,7 @@ class Layer(RelationAttention):
         # The first layer is linear, so it is applied before the difference: once per cell, not once per pair.
         own, seen = self.relate(self.query(x)), neighbours(self.relate(self.key(x)), self.window)
         hidden = (own[:, :, None] - seen + place[None, :, :, None, None]).relu()
-        scores = self.score(hidden.flatten(2, 3)).unflatten(2, hidden.shape[2:4])
+        scores = rearrange(self.score(hidden.flatten(2, 3)), "B H (k Y) X -> B H k Y X", Y=x.shape[2])
         weights = scores.masked_fill(~existing(x, self.window), -torch.inf).softmax(dim=2)
         return aggregate(weights, values, self.window)
 

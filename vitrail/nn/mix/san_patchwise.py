@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -38,7 +39,7 @@ class Layer(RelationAttention):
     def mix(self, x: Float[Tensor, "B C Y X"], values: Float[Tensor, "B H E Y X"]) -> Float[Tensor, "B H E Y X"]:
         """Aggregate each window."""
         hidden = (self.own(self.query(x)) + self.around(self.key(x))).relu()
-        weights = self.score(hidden).unflatten(1, (self.heads, self.window**2))
+        weights = rearrange(self.score(hidden), "B (H k) Y X -> B H k Y X", H=self.heads)
         return aggregate(weights * existing(x, self.window), values, self.window)
 
     def flops(self, size: tuple[int, int]) -> int:

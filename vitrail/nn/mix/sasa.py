@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -60,7 +61,7 @@ class Layer(MapAttention):
         q, k = (to_cells(split_map(project(x), self.heads)) for project in (self.query, self.key))
         q = windows.to_blocks(q)
         offsets = axis_offsets(windows.block, windows.halo, before=self.window // 2, device=x.device)
-        on_grid, half = q.unflatten(2, (windows.block, windows.block)), self.width // 2
+        on_grid, half = rearrange(q, "G H (Y X) E -> G H Y X E", Y=windows.block), self.width // 2
         bias = relative_scores(on_grid[..., :half], on_grid[..., half:], self.rows(offsets), self.columns(offsets))
         q = q * self.width**0.5  # undoes the scaling of scores
         return attend_windows(windows, q, k, values, bias=bias, fused=self.fused)
