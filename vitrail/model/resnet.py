@@ -123,7 +123,7 @@ def spec_named(name: str) -> Spec | None:
     fields = dict(FAMILIES[match["family"]])
     side = int(match["image"] or Spec.model_fields["image_size"].default[0])
     if side <= SMALL_SIDE:
-        fields.update(root_width=32, root_stride=2, conv_stages=0)
+        fields.update(root_width=32, root_stride=2)
     plain = Spec.parse({**fields, "mix": "conv", "conv_stages": 0, "image_size": side})
     mix = plug.load(MIXES, fields.get("mix", "conv")).Spec()
     if hasattr(mix, "window"):  # the largest that fits, up to the paper's

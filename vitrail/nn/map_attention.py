@@ -103,7 +103,7 @@ def aggregate(
     return (weights[:, :, None] * around).sum(dim=3)
 
 
-def existing(x: Float[Tensor, "B C Y X"], window: int) -> Bool[Tensor, "1 1 k Y X"]:
+def on_map(x: Float[Tensor, "B C Y X"], window: int) -> Bool[Tensor, "1 1 k Y X"]:
     """Which cells of each window are on the map."""
     return neighbours(torch.ones(1, 1, x.shape[2], x.shape[3], device=x.device), window) > 0
 

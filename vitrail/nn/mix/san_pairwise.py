@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.nn.conv import conv_flops
-from vitrail.nn.map_attention import aggregate, existing, window_offsets
+from vitrail.nn.map_attention import aggregate, on_map, window_offsets
 from vitrail.nn.relation import RelationAttention, RelationSpec
 from vitrail.nn.window import neighbours
 
@@ -49,7 +49,7 @@ class Layer(RelationAttention):
         own, seen = self.relate(self.query(x)), neighbours(self.relate(self.key(x)), self.window)
         hidden = (own[:, :, None] - seen + place[None, :, :, None, None]).relu()
         scores = rearrange(self.score(hidden.flatten(2, 3)), "B H (k Y) X -> B H k Y X", Y=x.shape[2])
-        weights = scores.masked_fill(~existing(x, self.window), -torch.inf).softmax(dim=2)
+        weights = scores.masked_fill(~on_map(x, self.window), -torch.inf).softmax(dim=2)
         return aggregate(weights, values, self.window)
 
     def flops(self, size: tuple[int, int]) -> int:

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.nn.conv import conv_flops
-from vitrail.nn.map_attention import aggregate, existing
+from vitrail.nn.map_attention import aggregate, on_map
 from vitrail.nn.relation import RelationAttention, RelationSpec
 
 
@@ -40,7 +40,7 @@ class Layer(RelationAttention):
         """Aggregate each window."""
         hidden = (self.own(self.query(x)) + self.around(self.key(x))).relu()
         weights = rearrange(self.score(hidden), "B (H k) Y X -> B H k Y X", H=self.heads)
-        return aggregate(weights * existing(x, self.window), values, self.window)
+        return aggregate(weights * on_map(x, self.window), values, self.window)
 
     def flops(self, size: tuple[int, int]) -> int:
         """Count twice the multiply-adds for a map of this size, without elementwise operations."""
