@@ -29,7 +29,7 @@ from vitrail.weights.source import Weights, load_weights
 MODELS = "vitrail.model"
 IN_PLACE = {"normal_", "uniform_", "zero_", "fill_", "erfinv_", "mul_", "add_", "clamp_"}  # used by initialisers
 COST_SIZES = (224, 448, 896)
-NOT_IN_TIMM = ("_mu_", "_conv", "linear_")  # parts of names
+NOT_IN_TIMM = ("_mu_", "_conv", "linear_", "resnet26", "san10_")  # parts of names
 TIMM_DEFAULTS = ("vit_base_patch16_224", "deit_base_distilled_patch16_224")
 logger = logging.getLogger("vitrail")
 

@@ -30,10 +30,16 @@ SMALL: dict[str, dict[str, Any]] = {
     "384 px": {"name": "vit_mu_patch16_384"},
     "160 x 288 px": {"name": "vit_mu_patch16_224", "image_size": (160, 288)},
 }
+# These have no class token, and no blocks of attention and MLP: of the explanations, they have Grad-CAM's.
+RESNETS: dict[str, dict[str, Any]] = {
+    f"resnet, {name}": {"name": f"{name}_32", "layers": (1, 1)}
+    for name in ("resnet26", "resnet26_sasa", "resnet26_axial", "resnet26_augmented", "san10_pairwise")
+}
 
 
 def small(kind: str, **more: Any) -> Any:
-    return fill(create_model(**{"num_classes": 10, **SMALL[kind], **more}), 0.1).eval()
+    fields = {**SMALL, **RESNETS}[kind]
+    return fill(create_model(**{"num_classes": 10, **fields, **more}), 0.1).eval()
 
 
 def foreign(kind: str) -> Any:

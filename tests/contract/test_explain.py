@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from tests.conftest import fill
-from tests.contract.small_models import METHODS, SMALL, foreign, random_image, small
+from tests.contract.small_models import METHODS, RESNETS, SMALL, foreign, random_image, small
 from vitrail import create_model, explain, save_weights
 from vitrail.calibration import Calibration
 from vitrail.errors import DataError, InspectionError, UnknownNameError, WeightsError
@@ -66,6 +66,17 @@ def test_bit_has_no_attention_but_gradcam_works() -> None:
     found = explain(model, random_image(), methods=["gradcam"])
     assert found.heatmaps["gradcam"].shape == (4, 7, 7)
     assert 'data-view="attention"' not in found.page()
+
+
+@pytest.mark.parametrize("kind", RESNETS)
+def test_resnets_are_explained_by_gradcam(kind: str) -> None:
+    """Also those with attention: it is between the cells of maps of different sizes, which no page shows."""
+    model = small(kind)
+    with pytest.raises(InspectionError, match=r"no attention to show.*\n.*\n.*gradcam, which works for this model"):
+        explain(model, random_image())
+    maps = explain(model, random_image(), methods=["gradcam"]).heatmaps["gradcam"]
+    assert maps.shape == (5, *model.spec.layout.grid)
+    assert maps.max() > 0
 
 
 def test_the_training_mode_of_a_model_is_restored() -> None:

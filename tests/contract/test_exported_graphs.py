@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.contract.small_models import SMALL, small
+from tests.contract.small_models import RESNETS, SMALL, small
 from vitrail import create_model, plug
 from vitrail.engine.exported import RUNTIMES, open_exported
 from vitrail.errors import ExportError
@@ -83,12 +83,15 @@ def test_a_model_is_exported_at_another_fixed_size(
         assert _max_logit_diff(model, opened, size) < 1e-4, form
 
 
-KINDS = {**{kind: {} for kind in SMALL if kind != "class token"}, "scaled": {"layer_scale": 0.5, "qkv_bias": False}}
+KINDS = {
+    **{kind: {} for kind in [*SMALL, *RESNETS] if kind != "class token"},
+    "scaled": {"layer_scale": 0.5, "qkv_bias": False},
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_model_is_exported(tmp_path: Path, kind: str) -> None:
-    model = small(kind if kind in SMALL else "class token", **KINDS[kind])
+    model = small("class token" if kind == "scaled" else kind, **KINDS[kind])
     tracer = Tracer(Graph(prepare_for_export(model)))
     for form in ("pt2", "openvino"):  # OpenVINO starts from the ONNX graph
         assert _max_logit_diff(model, _export(tracer, form, tmp_path), model.preprocess.size) < 1e-4, form

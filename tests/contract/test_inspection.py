@@ -182,6 +182,14 @@ def test_receptive_fields_of_convolutions_grow_and_attention_is_global() -> None
         list(receptive_fields(create_model("linear_16"), images[..., :16, :16]))
 
 
+def test_receptive_fields_of_a_resnet_with_attention() -> None:
+    model = fill(create_model("resnet26_sasa_32", num_classes=4, layers=(1, 1)), 0.3).eval()
+    fields = dict(receptive_fields(model, torch.randn(1, 3, 32, 32)))
+    assert list(fields) == ["stem", "stage 1", "stage 2"]
+    assert int((fields["stem"] > 0).sum()) == 9
+    assert radius(fields["stem"]) < radius(fields["stage 1"])
+
+
 def test_faithfulness_separates_a_good_map_from_a_bad_one() -> None:
     """For a model that reads one cell only, inserting that cell first is best, inserting it last is worst."""
 

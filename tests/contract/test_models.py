@@ -50,6 +50,13 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "hybrid-root": ("vit_mu_r_s16_p8_224", {"image_size": 64}),
     "bit": ("resnetv2_50x1_bit", {"image_size": (64, 96), "layers": (1, 1, 1, 1)}),
     "bit-odd": ("resnetv2_50x1_bit", {"image_size": (75, 50), "layers": (1, 2, 1, 1)}),
+    "resnet": ("resnet26_32", {"layers": (1, 1, 1)}),
+    "resnet-sasa": ("resnet26_sasa_32", {"image_size": (16, 24), "layers": (1, 1)}),
+    "resnet-lrnet": ("resnet26_lrnet_32", {"image_size": (17, 21), "layers": (1, 1)}),
+    "resnet-axial": ("resnet26_axial_32", {"image_size": (16, 24), "layers": (1, 1)}),
+    "resnet-augmented": ("resnet26_augmented_32", {"image_size": 16, "layers": (1, 1)}),
+    "san-pairwise": ("san10_pairwise_32", {"image_size": 16, "layers": (1, 1)}),
+    "san-patchwise": ("san10_patchwise_32", {"image_size": 16, "layers": (1, 1)}),
     "linear": ("linear_16", {"image_size": (16, 24)}),
     "sound": (VIT, {**STEREO, "channels": 2}),
     "sound-sincos": (VIT, {**STEREO, "channels": 2, "position": "sincos_1d", "pool": "mean"}),
@@ -181,7 +188,7 @@ def test_another_image_size_at_run_time(kind: str) -> None:
         assert torch.allclose(model(image), built(image), atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["vit", "distilled", "bit", "linear"])
+@pytest.mark.parametrize("kind", ["vit", "distilled", "bit", "resnet-sasa", "linear"])
 def test_a_replaced_head_is_zero(kind: str) -> None:
     model = make_model(kind)
     model.replace_head(3)

@@ -198,7 +198,7 @@ def test_every_verb_is_documented_and_has_help(verb: str, workplace: Path) -> No
     assert "--quiet" in done.stdout
 
 
-@pytest.mark.parametrize("package", ["vitrail.model", "vitrail.stem", "vitrail.nn.attention"])
+@pytest.mark.parametrize("package", ["vitrail.model", "vitrail.stem", "vitrail.nn.attention", "vitrail.nn.mix"])
 def test_every_field_is_documented(package: str) -> None:
     page = (ROOT / "docs" / "models.md").read_text()
     for name in plug.entries(package):

@@ -35,6 +35,8 @@ NOT_LOADABLE = {
     "bit of another width": ("resnetv2_50x2_bit", {"image_size": 32, "layers": [1, 1, 1, 1]}),
     "conv": ("vit_nano_conv4_32", {"depth": 1}),
     "linear": ("linear_8", {}),
+    "resnet that timm knows by name only": ("resnet26", {"image_size": 32}),
+    "resnet with attention": ("resnet26_sasa_32", {"layers": [1, 1]}),
     "distilled with registers": ("deit_mu_distilled_patch8_16", {"registers": 2}),
     "distilled without positions": ("deit_mu_distilled_patch8_16", {"position": "none"}),
     "position of the class token only": ("vit_mu_patch8_16", {"registers": 2, "position_prefix": 1}),

@@ -15,7 +15,7 @@ from torch import Tensor
 from vitrail.contract import Classifier
 from vitrail.errors import InspectionError
 from vitrail.inspection.trace import has_attention
-from vitrail.model.bit import BigTransfer
+from vitrail.model.resnets.classifier import ResNetClassifier
 from vitrail.tokens import Tokens
 
 
@@ -28,11 +28,11 @@ def iter_stages(model: Classifier, images: Float[Tensor, "B C Y X"]) -> Iterator
             tokens = block(tokens)
             yield f"block {number}", tokens
         return
-    if not isinstance(model, BigTransfer):
+    if not isinstance(model, ResNetClassifier):
         raise InspectionError(
             "this model has no stages to compare.",
             got=f"a {type(model).__name__}.",
-            hint="a Vision Transformer or BiT.",
+            hint="a Vision Transformer or a ResNet.",
         )
     features = rearrange(tokens.x, "B (Y X) D -> B D Y X", Y=tokens.layout.grid[0])
     for number, stage in enumerate(model.stages, start=1):

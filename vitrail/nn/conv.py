@@ -5,7 +5,7 @@ Kolesnikov et al., "Big Transfer", arXiv 1912.11370; Qiao et al., "Weight Standa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch.nn.functional as F
@@ -133,9 +133,14 @@ class Stage(nn.Module):
 
 def build_stages(unit: Unit, layers: tuple[int, ...], *, factor: int) -> nn.Sequential:
     """Build the stages of a ResNet, of width 256, 512, 1024, 2048 times `factor`."""
-    stages, inputs = [], 64 * factor
-    for index, depth in enumerate(layers):
-        outputs = 256 * factor * 2**index
+    return stack_stages([unit] * len(layers), layers, width=64 * factor)
+
+
+def stack_stages(units: Sequence[Unit], layers: tuple[int, ...], *, width: int) -> nn.Sequential:
+    """Build the stages of a ResNet, each of its own kind of unit: 4, 8, 16, ... times as wide as the root."""
+    stages, inputs = [], width
+    for index, (unit, depth) in enumerate(zip(units, layers, strict=True)):
+        outputs = 4 * width * 2**index
         stages.append(Stage(unit, inputs, outputs, depth=depth, stride=1 if index == 0 else 2))
         inputs = outputs
     return nn.Sequential(*stages)

@@ -99,6 +99,11 @@ class Windows(NamedTuple):
         return steps.masked_fill(steps >= self.window, -1).clamp(min=-1)
 
 
+def gather_cells(x: Float[Tensor, "B H N E"], cells: Int64[Tensor, "G s"]) -> Float[Tensor, "B H G s E"]:
+    """The cells of each block or halo, by their numbers."""
+    return x.index_select(2, cells.flatten()).unflatten(2, cells.shape)
+
+
 def count_visible(grid: tuple[int, ...], window: int) -> int:
     """The number of pairs of a cell and a visible cell: windows are smaller at the borders."""
     along = [
@@ -115,8 +120,8 @@ def neighbours(x: Float[Tensor, "B C Y X"], window: int, stride: int = 1) -> Flo
     return cells.view(batch, channels, window * window, rows, columns)
 
 
-def check_window(window: int, grid: tuple[int, ...]) -> None:
-    """Reject a window without a middle, or one that is larger than the grid that it slides over."""
+def check_window(window: int, grid: tuple[int, ...], *, otherwise: str = "attention=full") -> None:
+    """Reject a window without a middle, or one that is larger than the grid; the hint names what else there is."""
     if window < 1 or window % 2 == 0:
         odd = max(1, window + 1 - window % 2)
         raise SpecError("window must be odd, so that it has a middle.", got=f"window={window}.", hint=f"window={odd}.")
@@ -124,12 +129,12 @@ def check_window(window: int, grid: tuple[int, ...]) -> None:
         raise SpecError(
             "a window needs a grid of rows and columns.",
             got=f"a grid of {format_size(grid)}.",
-            hint="attention=full.",
+            hint=f"{otherwise}.",
         )
     smallest = min(grid)
     if window > smallest:
         fitting = smallest - 1 + smallest % 2
-        hint = f"window={fitting}, or attention=full."
+        hint = f"window={fitting}, or {otherwise}."
         raise SpecError(
             "window must not exceed the grid.", got=f"window={window}, a grid of {format_size(grid)}.", hint=hint
         )

@@ -75,7 +75,13 @@ def require(fields: Fields, format_name: str, **required: Any) -> None:
 
 
 def require_known_parts(fields: Fields, format_name: str) -> None:
-    """Refuse what no other project's Vision Transformer has: inputs other than images, attention other than full."""
+    """Refuse what no other project has: inputs other than images, attention other than full, ResNets with `mix`."""
+    if "mix" in fields:
+        raise WeightsError(
+            f"the {format_name} format has none of these ResNets.",
+            got=f"a ResNet with mix={fields['mix']['name']}.",
+            hint="the run itself, which vitrail opens wherever it takes a model.",
+        )
     num_dims, attention = len(fields.get("image_size", (0, 0))), fields.get("attention", "full")
     if num_dims != 2:
         raise WeightsError(

@@ -23,7 +23,7 @@ from vitrail.nn.dot_product import attend, attention_weights
 from vitrail.nn.qkv import QkvBias
 from vitrail.nn.rotary import Rotary, Rotary2d
 from vitrail.nn.self_attention import SelfAttention
-from vitrail.nn.window import Windows, check_window, count_visible
+from vitrail.nn.window import Windows, check_window, count_visible, gather_cells
 from vitrail.tokens import Layout, Tokens
 
 
@@ -167,7 +167,7 @@ class Attention(SelfAttention):
 
 def _gather(x: Float[Tensor, "B H N E"], tokens: Int64[Tensor, "G s"]) -> Float[Tensor, "G B*H s E"]:
     """The tokens of each block, of all samples and heads."""
-    return rearrange(x.index_select(2, tokens.flatten()), "B H (G s) E -> G (B H) s E", G=tokens.shape[0])
+    return rearrange(gather_cells(x, tokens), "B H G s E -> G (B H) s E")
 
 
 def _hide(mask: Bool[Tensor, "G B*H s 1"], like: Tensor) -> Float[Tensor, "G B*H 1 s"]:
