@@ -29,6 +29,12 @@ def read(tensors: Mapping[str, Tensor]) -> State:
 
 def write(state: Mapping[str, Tensor], fields: Fields) -> State:
     """The tensors under this format's names."""
+    if not recognise(state.keys()):
+        raise WeightsError(
+            "timm has no place for this architecture.",
+            got=f"tensors such as {min(state)}.",
+            hint="a run, which stores the weights of any model.",
+        )
     if any(key.startswith("pre_logits.") for key in state):
         raise WeightsError(
             "timm has no place for the pre_logits layer.",
