@@ -46,7 +46,12 @@ TEXT_OBJECTIVES: dict[str, tuple[dict[str, Any], Fields]] = {
 }
 """For each objective on text: the model for it, and fields."""
 SMALL_TEXT = {"vocab": 20, "pad": 0, "context": 12, "width": 16, "depth": 1, "heads": 2, "hidden": 32}
-MODELS = {"vit": "vit_mu_patch4_gap_16", "bit": "resnetv2_50x1_bit", "linear": "linear_16", "perceiver": "perceiver_mu_32"}
+MODELS = {
+    "vit": "vit_mu_patch4_gap_16",
+    "bit": "resnetv2_50x1_bit",
+    "linear": "linear_16",
+    "perceiver": "perceiver_mu_32",
+}
 """A small model of each architecture."""
 
 

@@ -25,7 +25,7 @@ from vitrail.training.learner import Learner
 from vitrail.training.optim import find_muon_matrices, make_optimizers
 
 MU = "perceiver_mu_32"
-SOUND = {"sound": {"channels": 2, "size": [40]}}
+SOUND = [{"name": "sound", "channels": 2, "size": [40]}]
 
 
 def small(**fields: Any) -> Any:
@@ -37,7 +37,8 @@ def small_sound(**fields: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("grid", "resolution"), [((7,), (7,)), ((4, 6), (4, 6)), ((9, 3), (28, 28)), ((2, 3, 5), (8, 4, 4)), ((1, 4), (2, 4))]
+    ("grid", "resolution"),
+    [((7,), (7,)), ((4, 6), (4, 6)), ((9, 3), (28, 28)), ((2, 3, 5), (8, 4, 4)), ((1, 4), (2, 4))],
 )
 def test_fourier_positions_are_their_definition(grid: tuple[int, ...], resolution: tuple[int, ...]) -> None:
     bands = 3
@@ -92,7 +93,9 @@ def test_each_stage_reads_the_inputs() -> None:
     model, image = small(num_stages=3), torch.randn(1, 3, 8, 8)
     order = [isinstance(block.attn, CrossAttention) for block in model.iter_blocks()]
     assert order == [True, False] * 3
-    assert [block for block in model.iter_blocks()][2] is [block for block in model.iter_blocks()][4]
+    blocks = list(model.iter_blocks())
+    assert blocks[2] is blocks[4]
+    assert blocks[2] is not blocks[0]
     with torch.no_grad():
         latents = model.latents.clone()
         inputs = model.tokenize(image)
@@ -100,7 +103,9 @@ def test_each_stage_reads_the_inputs() -> None:
         tokens = Tokens(latents, model.spec.latent_layout)
         for block in model.iter_blocks():
             tokens = block(tokens, inputs) if isinstance(block.attn, CrossAttention) else block(tokens)
-        assert torch.allclose(model.encode(model.tokenize(image)).x, model.norm(tokens.x), atol=1e-6), "read once or often"
+        assert torch.allclose(model.encode(model.tokenize(image)).x, model.norm(tokens.x), atol=1e-6), (
+            "read once or often"
+        )
 
 
 def test_the_cost_is_linear_in_the_inputs() -> None:
@@ -228,10 +233,10 @@ def test_images_alone_are_not_enough_for_other_inputs(more: dict[str, Any]) -> N
         ({"heads": 3}, ["heads must divide width", "heads=3, width=32", "1, 2, 4"]),
         ({"cross_heads": 2}, ["cross_heads must divide cross_width", "cross_heads=2, cross_width=21", "1, 3, 7, 21"]),
         ({"image_size": [40]}, ["a number for each dimension", "resolution 32 x 32, size 40", "resolution=[40]"]),
-        ({"more_inputs": {"image": {"size": [4]}}}, ["a name of its own", "input_name=image, more_inputs=image"]),
-        ({"more_inputs": {"a.b": {"size": [4]}}}, ["more_inputs", "pattern"]),
-        ({"more_inputs": {"sound": {}}}, ["more_inputs.sound.size is required"]),
-        ({"more_inputs": {"sound": {"size": [2, 2, 2, 2]}}}, ["more_inputs.sound.size", "at most 3"]),
+        ({"more_inputs": [{"name": "image", "size": [4]}]}, ["a name of its own", "image, image"]),
+        ({"more_inputs": [{"name": "a.b", "size": [4]}]}, ["more_inputs.0.name", "pattern"]),
+        ({"more_inputs": [{"name": "sound"}]}, ["more_inputs.0.size is required"]),
+        ({"more_inputs": [{"name": "sound", "size": [2, 2, 2, 2]}]}, ["more_inputs.0.size", "at most 3"]),
         ({"latents": 4}, ["no setting 'latents'", "num_latents"]),
     ],
 )

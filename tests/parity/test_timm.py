@@ -132,7 +132,9 @@ def _settings(model: nn.Module) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("name", [name for name in list_models() if not re.search("_mu_|^linear_|^perceiver_", name)])  # only ours
+@pytest.mark.parametrize(
+    "name", [name for name in list_models() if not re.search("_mu_|^linear_|^perceiver_", name)]
+)  # only ours
 def test_same_as_timm_in_the_catalogue(name: str) -> None:
     """Every model has timm's keys and shapes, therefore its number of parameters and blocks, and its settings."""
     spec = spec_named(name)

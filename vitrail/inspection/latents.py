@@ -1,6 +1,6 @@
 """Traces a Perceiver: what its latents read from the inputs, and what they then take from each other.
 
-Its latents have no place in the image, so the only maps of the image are those of cross-attention, and what follows from
+Latents have no place in the image, so the only maps of the image are those of cross-attention, and what follows from
 them block by block.
 """
 

@@ -1,21 +1,21 @@
 """The Perceiver (Jaegle et al., arXiv 2103.03206): a few learned latents read any number of inputs by cross-attention.
 
 Inputs are single pixels or samples of sound, without patches: their channels, and Fourier features of their positions.
-Each stage is a cross-attention from latents to inputs and a stack of self-attention blocks among the latents (figure 1),
-so time and memory are linear in the number of inputs. As in the paper, stages share their weights, except that the first
+Each stage is a cross-attention from latents to inputs and a stack of self-attention blocks among latents (figure 1), so
+time and memory are linear in the number of inputs. As in the paper, stages share their weights, except that the first
 cross-attention has its own, and queries, keys and values of cross-attention are as wide as an input.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from vitrail import spec
@@ -30,39 +30,41 @@ from vitrail.nn.head import mean_of_cells
 from vitrail.tokens import Layout, Tokens, check_input, format_size
 
 FieldName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
+Resolution = Annotated[
+    tuple[PositiveInt, ...],
+    BeforeValidator(lambda value: () if value is None else spec.to_pair(value)),
+    Field(max_length=3),
+]
 MIN_MODALITY_WIDTH = 4
 """Of the learned embedding that tells the widest of several inputs from the others."""
 LATENT_STD = 0.02
 
 
 class InputSpec(spec.Spec):
-    """One input: its channels, and its size in one to three dimensions."""
+    """One input: the field of a batch that it is, its channels, and its size in one to three dimensions."""
 
+    name: FieldName
     channels: PositiveInt = 1
     size: spec.SizeNd
-    resolution: spec.SizeNd = ()
+    resolution: Resolution = ()
     """The highest frequency of its positions is half of this, along each axis; by default its size."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _pin_resolution(cls, fields: Any) -> Any:
-        return pin_resolution(fields, fields.get("size")) if isinstance(fields, Mapping) else fields
-
     @model_validator(mode="after")
-    def _check_resolution(self) -> Self:
-        if len(self.resolution) != len(self.size):
-            raise SpecError(
-                "resolution needs a number for each dimension of an input.",
-                got=f"resolution {format_size(self.resolution)}, size {format_size(self.size)}.",
-                hint=f"resolution={list(self.size)}.",
-            )
+    def _check_fields(self) -> Self:
+        pin_resolution(self, self.size)
         return self
 
 
-def pin_resolution(fields: Mapping[str, Any], size: Any) -> dict[str, Any]:
+def pin_resolution(owner: InputSpec | Spec, size: tuple[int, ...]) -> None:
     """Set the resolution to the size unless it is set: it stays when the size is overridden later, as weights do."""
-    resolution = fields.get("resolution")
-    return {**fields, "resolution": size if resolution is None else resolution}
+    if not owner.resolution:
+        object.__setattr__(owner, "resolution", size)  # specifications are frozen once they are checked
+    if len(owner.resolution) != len(size):
+        raise SpecError(
+            "resolution needs a number for each dimension of an input.",
+            got=f"resolution {format_size(owner.resolution)}, size {format_size(size)}.",
+            hint=f"resolution={list(size)}.",
+        )
 
 
 class Spec(ImageSpec):
@@ -74,10 +76,10 @@ class Spec(ImageSpec):
     num_classes: NonNegativeInt = 1000
     input_name: FieldName = "image"
     """The field of a batch that the first input is."""
-    resolution: spec.SizeNd = ()
+    resolution: Resolution = ()
     """The highest frequency of its positions is half of this, along each axis; by default `image_size`."""
-    more_inputs: dict[FieldName, InputSpec] = {}
-    """Further inputs, by the fields of a batch that they are."""
+    more_inputs: tuple[InputSpec, ...] = ()
+    """Further inputs."""
     bands: PositiveInt = 64
     """The number of frequencies along each axis."""
     num_latents: PositiveInt = 512
@@ -95,42 +97,38 @@ class Spec(ImageSpec):
     dropout_rate: spec.PartialFraction = 0.0
     norm_eps: PositiveFloat = 1e-5
 
-    @model_validator(mode="before")
-    @classmethod
-    def _pin_resolution(cls, fields: Any) -> Any:
-        if not isinstance(fields, Mapping):
-            return fields
-        return pin_resolution(fields, fields.get("image_size", cls.model_fields["image_size"].default))
-
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
+        pin_resolution(self, self.image_size)
         check_heads(self.width, self.heads)
-        if self.input_name in self.more_inputs:
+        if len(set(self.takes)) < len(self.takes):
             raise SpecError(
                 "each input has a name of its own.",
-                got=f"input_name={self.input_name}, more_inputs={', '.join(self.more_inputs)}.",
+                got=f"{', '.join(self.takes)}.",
                 hint="another name in more_inputs.",
             )
         check_heads(self.inner_width, self.cross_heads, prefix="cross_")
         return self
 
     @property
-    def inputs(self) -> dict[str, InputSpec]:
-        """All inputs, by the fields of a batch that they are."""
-        first = InputSpec(channels=self.channels, size=self.image_size, resolution=self.resolution)
-        return {self.input_name: first, **self.more_inputs}
+    def inputs(self) -> tuple[InputSpec, ...]:
+        """All inputs."""
+        first = InputSpec(
+            name=self.input_name, channels=self.channels, size=self.image_size, resolution=self.resolution
+        )
+        return (first, *self.more_inputs)
 
     @property
     def takes(self) -> tuple[str, ...]:
         """The fields of a batch that it takes."""
-        return (self.input_name, *self.more_inputs)
+        return (self.input_name, *(each.name for each in self.more_inputs))
 
     @property
     def layout(self) -> Layout:
         """The grid of the only input, or the number of all inputs."""
         if not self.more_inputs:
             return Layout(self.image_size)
-        return Layout((sum(Layout(each.size).num_cells for each in self.inputs.values()),))
+        return Layout((sum(Layout(each.size).num_cells for each in self.inputs),))
 
     @property
     def latent_layout(self) -> Layout:
@@ -140,12 +138,12 @@ class Spec(ImageSpec):
     @property
     def modality_widths(self) -> dict[str, int]:
         """The width of the embedding that brings each of several inputs to the same width."""
-        return {name: self.input_width - self._own_width(each) for name, each in self.inputs.items()}
+        return {each.name: self.input_width - self._own_width(each) for each in self.inputs}
 
     @property
     def input_width(self) -> int:
         """The number of values of one input: channels, position and, if there are several inputs, modality."""
-        widest = max(self._own_width(each) for each in self.inputs.values())
+        widest = max(self._own_width(each) for each in self.inputs)
         return widest + (MIN_MODALITY_WIDTH if self.more_inputs else 0)
 
     def _own_width(self, each: InputSpec) -> int:
@@ -234,21 +232,20 @@ class Perceiver(Classifier):
                 got=f"{len(inputs)} inputs.",
                 hint="one tensor for each, in this order.",
             )
-        parts = [self._to_tokens(name, each) for name, each in zip(self.TAKES, inputs, strict=True)]
+        parts = [self._to_tokens(own, each) for own, each in zip(self.inputs, inputs, strict=True)]
         if len(parts) == 1:
             return parts[0]
         x = torch.cat([tokens.x for tokens in parts], dim=1)
         return Tokens(x, Layout((x.shape[1],)))
 
-    def _to_tokens(self, name: str, x: Float[Tensor, "B C *size"]) -> Tokens:
+    def _to_tokens(self, own: InputSpec, x: Float[Tensor, "B C *size"]) -> Tokens:
         """The tokens of one input, at any size."""
-        own = self.inputs[name]
         check_input(x, own.channels, len(own.size))
         grid = tuple(x.shape[2:])
         positions = fourier_positions(grid, bands=self.spec.bands, resolution=own.resolution, device=x.device)
         rows = [positions.flatten(0, -2).to(x.dtype)[None].expand(x.shape[0], -1, -1)]
-        if name in self.modality:
-            rows.append(self.modality[name].to(x.dtype).expand(x.shape[0], rows[0].shape[1], -1))
+        if own.name in self.modality:
+            rows.append(self.modality[own.name].to(x.dtype).expand(x.shape[0], rows[0].shape[1], -1))
         return Tokens(torch.cat([x.flatten(2).transpose(1, 2), *rows], dim=2), Layout(grid))
 
     def iter_blocks(self) -> Iterator[Block]:
@@ -295,10 +292,13 @@ class Perceiver(Classifier):
 Model = Perceiver
 
 # Fields by size. `mu` is for tests, `nano` for small images on a few cores, `base` is the paper's for ImageNet.
+# Small ones have few stages, but cross-attention with several heads, so that a latent reads several places at once.
 SIZES: dict[str, dict[str, int]] = {
     "mu": {"num_latents": 8, "width": 32, "num_stages": 2, "depth": 1, "heads": 2, "hidden": 64, "bands": 4},
-    "nano": {"num_latents": 32, "width": 128, "num_stages": 3, "depth": 2, "heads": 4, "hidden": 256, "bands": 12},
-    "tiny": {"num_latents": 64, "width": 256, "num_stages": 4, "depth": 4, "heads": 8, "hidden": 512, "bands": 24},
+    "nano": {"num_latents": 48, "width": 96, "num_stages": 2, "depth": 2, "heads": 4, "hidden": 192, "bands": 12}
+    | {"cross_heads": 4, "cross_width": 64},
+    "tiny": {"num_latents": 96, "width": 192, "num_stages": 4, "depth": 3, "heads": 6, "hidden": 384, "bands": 24}
+    | {"cross_heads": 4, "cross_width": 96},
     "base": {},
 }
 GRAMMAR = re.compile(rf"perceiver_(?P<size>{'|'.join(SIZES)})_(?P<image>[0-9]{{1,4}})")

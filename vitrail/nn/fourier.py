@@ -36,5 +36,7 @@ def axis_features(num: int, *, bands: int, samples: int, device: torch.device | 
     last = num - 1
     places = 2 * torch.arange(num, dtype=torch.float32, device=device) - last
     x = (places / torch.sym_max(last, 1))[:, None]  # type: ignore[no-untyped-call]
-    angles = torch.pi * x * torch.linspace(1.0, samples / 2, bands, device=device)
+    step = (samples / 2 - 1) / max(bands - 1, 1)
+    frequencies = 1 + step * torch.arange(bands, dtype=torch.float32, device=device)
+    angles = torch.pi * x * frequencies
     return torch.cat([angles.sin(), angles.cos(), x], dim=1)
