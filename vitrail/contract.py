@@ -79,7 +79,7 @@ class Model(nn.Module):
 class Classifier(Model):
     """An image model with a linear head: `forward` is `classify(encode(tokenize(image)))`."""
 
-    TAKES = ("image",)
+    TAKES: tuple[str, ...] = ("image",)
     spec: ImageSpec
     pool: Callable[[Tokens], Float[Tensor, "B D"]]
     replace_head: Callable[[int], None]

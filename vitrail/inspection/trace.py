@@ -44,6 +44,11 @@ def has_latents(model: nn.Module) -> TypeGuard[Perceiver]:
     return isinstance(model, Perceiver)
 
 
+def attends_to_cells(model: nn.Module) -> bool:
+    """Whether attention leads back from the head to the cells of an image, perhaps by way of latents."""
+    return has_attention(model) or has_latents(model)
+
+
 def require_attention(model: Classifier, alternative: str) -> VisionTransformer:
     """Return the model; reject one without attention between cells, and suggest an alternative that works."""
     if has_latents(model):

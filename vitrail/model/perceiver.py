@@ -253,7 +253,7 @@ class Perceiver(Classifier):
         for stage in range(self.spec.num_stages):
             yield self.cross[min(stage, len(self.cross) - 1)]  # type: ignore[misc]
             start = 0 if self.spec.share_weights else stage * self.spec.depth
-            yield from islice(self.blocks, start, start + self.spec.depth)  # type: ignore[misc]
+            yield from islice(self.blocks, start, start + self.spec.depth)
 
     def encode(self, tokens: Tokens) -> Tokens:
         """The latents after all stages; `tokens.mask` hides padding from them."""
@@ -277,12 +277,15 @@ class Perceiver(Classifier):
         """Count twice the multiply-adds for inputs of the specified size, without elementwise operations, as usual."""
         num_inputs, latents = self.spec.layout.num_tokens, self.spec.latent_layout
         total = 2 * self.spec.width * self.spec.num_classes
-        total += sum(2 * num_inputs * block.attn.kv.weight.numel() for block in self.cross)  # type: ignore[union-attr]
+        seen: set[nn.Module] = set()
         for block in self.iter_blocks():
             matrices = sum(part.weight.numel() for part in block.modules() if isinstance(part, nn.Linear))
             if isinstance(block.attn, CrossAttention):
-                matrices -= block.attn.kv.weight.numel()
+                keys_and_values = block.attn.kv.weight.numel()
+                matrices -= keys_and_values
+                total += 0 if block in seen else 2 * num_inputs * keys_and_values
                 total += 4 * latents.num_tokens * num_inputs * self.spec.inner_width
+                seen.add(block)
             else:
                 total += block.attn.mixing_flops(latents)  # type: ignore[operator]
             total += 2 * latents.num_tokens * matrices
@@ -291,15 +294,14 @@ class Perceiver(Classifier):
 
 Model = Perceiver
 
-# Fields by size. `mu` is for tests, `nano` for small images on a few cores, `base` is the paper's for ImageNet.
-# Small ones have few stages, but cross-attention with several heads, so that a latent reads several places at once.
-SIZES: dict[str, dict[str, int]] = {
-    "mu": {"num_latents": 8, "width": 32, "num_stages": 2, "depth": 1, "heads": 2, "hidden": 64, "bands": 4},
-    "nano": {"num_latents": 48, "width": 96, "num_stages": 2, "depth": 2, "heads": 4, "hidden": 192, "bands": 12}
-    | {"cross_heads": 4, "cross_width": 64},
-    "tiny": {"num_latents": 96, "width": 192, "num_stages": 4, "depth": 3, "heads": 6, "hidden": 384, "bands": 24}
-    | {"cross_heads": 4, "cross_width": 96},
-    "base": {},
+# `mu` is for tests, `nano` for small images on a few cores, `base` is the paper's for ImageNet. Small ones have several
+# cross-attention heads, so that a latent reads several places at once.
+FIELDS = ("num_latents", "width", "num_stages", "depth", "heads", "hidden", "bands", "cross_heads", "cross_width")
+SIZES = {
+    "mu": (8, 32, 2, 1, 2, 64, 4),
+    "nano": (48, 96, 2, 2, 4, 192, 12, 4, 64),
+    "tiny": (96, 192, 4, 3, 6, 384, 24, 4, 96),
+    "base": (512, 1024, 8, 6, 8, 1024, 64),
 }
 GRAMMAR = re.compile(rf"perceiver_(?P<size>{'|'.join(SIZES)})_(?P<image>[0-9]{{1,4}})")
 
@@ -307,4 +309,6 @@ GRAMMAR = re.compile(rf"perceiver_(?P<size>{'|'.join(SIZES)})_(?P<image>[0-9]{{1
 def spec_named(name: str) -> Spec | None:
     """Return the specification for a name such as `perceiver_nano_28`, or None for a name of another family."""
     match = GRAMMAR.fullmatch(name)
-    return None if match is None else Spec.parse({**SIZES[match["size"]], "image_size": int(match["image"])})
+    if match is None:
+        return None
+    return Spec.parse(dict(zip(FIELDS, SIZES[match["size"]], strict=False)) | {"image_size": int(match["image"])})

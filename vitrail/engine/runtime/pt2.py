@@ -29,30 +29,15 @@ ATEN = "torch.ops.aten."
 OPERATORS = {
     *("_assert_tensor_metadata.default", "abs.default", "add.Tensor", "alias.default", "arange.default"),
     *("argsort.default", "batch_norm.default", "cat.default", "clamp.default", "clamp_min.default", "conv2d.default"),
-    *("cos.default", "div.Tensor", "dropout.default", "expand.default", "expand_as.default", "flatten.using_ints"),
-    *(
-        "gather.default",
-        "gelu.default",
-        "group_norm.default",
-        "layer_norm.default",
-        "linalg_vector_norm.default",
-        "linear.default",
-    ),
+    *("div.Tensor", "dropout.default", "expand.default", "expand_as.default", "flatten.using_ints", "gather.default"),
+    *("gelu.default", "group_norm.default", "layer_norm.default", "linalg_vector_norm.default", "linear.default"),
     *("log.default", "lt.Scalar", "matmul.default", "max.dim", "max_pool2d.default", "mean.dim", "mul.Tensor"),
     *("one_hot.default", "ones_like.default", "pad.default", "permute.default", "relu.default", "reshape.default"),
-    *("rsub.Scalar", "scaled_dot_product_attention.default", "select.int", "sigmoid.default", "sin.default"),
-    *(
-        "slice.Tensor",
-        "softmax.int",
-        "sort.default",
-        "stack.default",
-        "sub.Tensor",
-        "sum.dim_IntList",
-        "sym_size.int",
-        "tanh.default",
-    ),
+    *("rsub.Scalar", "scaled_dot_product_attention.default", "select.int", "sigmoid.default", "slice.Tensor"),
+    *("softmax.int", "sort.default", "stack.default", "sub.Tensor", "sum.dim_IntList", "sym_size.int", "tanh.default"),
     *("tensordot.default", "to.device", "to.dtype", "topk.default", "transpose.int", "unbind.int"),
     *("unsqueeze.default", "view.default", "view_as.default", "where.self", "zeros_like.default"),
+    *("cos.default", "sin.default"),
 }
 """All aten operators that exports use: a contract test exports every kind of model."""
 ARITHMETIC = re.compile(

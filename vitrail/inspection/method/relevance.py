@@ -22,8 +22,8 @@ from torch import Tensor
 from vitrail.contract import Classifier
 from vitrail.inspection.latents import trace_latents
 from vitrail.inspection.trace import (
+    attends_to_cells,
     attention_weights,
-    has_attention,
     has_latents,
     on_grid,
     pooling_weights,
@@ -35,11 +35,7 @@ from vitrail.model.perceiver import Perceiver
 TITLE = "Relevance"
 DESCRIPTION = "Attention weighted by its gradient: the evidence for the selected class."
 NEEDS_ATTENTION = True
-
-
-def applies(model: Classifier) -> bool:
-    """Whether the method works for a model."""
-    return has_attention(model) or has_latents(model)
+applies = attends_to_cells
 
 
 def compute_heatmaps(

@@ -17,8 +17,8 @@ from torch import Tensor
 from vitrail.contract import Classifier
 from vitrail.inspection.latents import trace_latents
 from vitrail.inspection.trace import (
+    attends_to_cells,
     attention_weights,
-    has_attention,
     has_latents,
     on_grid,
     pooling_weights,
@@ -31,11 +31,7 @@ TITLE = "Attention rollout"
 DESCRIPTION = "Attention multiplied through all blocks: where the head's input comes from. The same for every class."
 NEEDS_ATTENTION = True
 Fusion = Literal["mean", "max", "min"]
-
-
-def applies(model: Classifier) -> bool:
-    """Whether the method works for a model."""
-    return has_attention(model) or has_latents(model)
+applies = attends_to_cells
 
 
 def roll_out(
@@ -66,13 +62,12 @@ def roll_out_latents(
 ) -> Float[Tensor, "B Y X"]:
     """How much of each input reaches the mean of the latents; the rest is what they held from the start."""
     traced = trace_latents(model, images)
-    reached: Tensor | None = None  # latents to inputs
+    reached = images.new_zeros(len(images), model.spec.num_latents, traced.layout.num_tokens)
     for step in traced.steps:
         fused = fuse_heads(step.weights(), fusion=fusion, discard_rate=discard_rate)
         weights = fused / fused.sum(dim=-1, keepdim=True)
         mixed = weights if step.context is not None else weights @ reached
-        reached = mixed / 2 if reached is None else (reached + mixed) / 2
-    assert reached is not None, "the first step reads the inputs"
+        reached = (reached + mixed) / 2
     return on_grid(reached.mean(dim=1), traced.layout)
 
 
