@@ -29,7 +29,7 @@ from vitrail.weights.source import Weights, load_weights
 MODELS = "vitrail.model"
 IN_PLACE = {"normal_", "uniform_", "zero_", "fill_", "erfinv_", "mul_", "add_", "clamp_"}  # used by initialisers
 COST_SIZES = (224, 448, 896)
-NOT_IN_TIMM = ("_mu_", "_conv", "linear_", "resnet26", "san10_")  # parts of names
+NOT_IN_TIMM = ("_mu_", "_conv", "linear_", "resnet26", "san10_", "perceiver_")  # parts of names
 TIMM_DEFAULTS = ("vit_base_patch16_224", "deit_base_distilled_patch16_224")
 logger = logging.getLogger("vitrail")
 
@@ -233,9 +233,9 @@ def create_model(
 def preprocess_for(name: str, spec: ImageSpec, stored: Preprocess | None) -> Preprocess | None:
     """Return a model's preprocessing at its own size: `stored` with its weights, else the default for its name.
 
-    None for inputs that are not images of one or three channels.
+    None for inputs that are not images of one or three channels, or not images alone.
     """
-    if spec.channels not in (1, 3) or len(spec.image_size) != 2:
+    if spec.channels not in (1, 3) or len(spec.image_size) != 2 or spec.takes != ("image",):
         return None
     default = (preprocess_named(name) if name else Preprocess()).override({"size": spec.image_size})
     chosen = default if stored is None else stored.override({"size": spec.image_size})

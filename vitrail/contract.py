@@ -44,6 +44,11 @@ class ImageSpec(Spec):
             """The width of the pooled features."""
 
     @property
+    def takes(self) -> tuple[str, ...]:
+        """The fields of a batch that a model of this specification takes."""
+        return ("image",)
+
+    @property
     def layout(self) -> Layout:
         """The layout of the tokens of an input of `image_size`."""
         raise NotImplementedError
@@ -52,8 +57,8 @@ class ImageSpec(Spec):
 class Model(nn.Module):
     """A network with named steps: `tokenize`, `encode`, `forward`."""
 
-    TAKES: ClassVar[tuple[str, ...]] = ()
-    """The fields of a batch that `forward` takes, in order."""
+    TAKES: tuple[str, ...] = ()
+    """The fields of a batch that `forward` takes, in order; some models have their own by specification."""
     spec: Spec
     about: About
     """Name, preprocessing, labels and calibration: what travels with the weights."""
@@ -74,7 +79,7 @@ class Model(nn.Module):
 class Classifier(Model):
     """An image model with a linear head: `forward` is `classify(encode(tokenize(image)))`."""
 
-    TAKES = ("image",)
+    TAKES: tuple[str, ...] = ("image",)
     spec: ImageSpec
     pool: Callable[[Tokens], Float[Tensor, "B D"]]
     replace_head: Callable[[int], None]
@@ -98,8 +103,8 @@ class Classifier(Model):
         """Compute the logits of each head; a distilled model has two."""
         return (self.classify(tokens),)
 
-    def forward(self, image: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B K"]:
-        return self.classify(self.encode(self.tokenize(image)))
+    def forward(self, *inputs: Float[Tensor, "B C *size"]) -> Float[Tensor, "B K"]:
+        return self.classify(self.encode(self.tokenize(*inputs)))
 
     def explain(self, image: Any, **options: Any) -> Any:
         """Show what the model looks at in an image; see `vitrail.explain`."""
@@ -113,6 +118,12 @@ class Classifier(Model):
     @property
     def preprocess(self) -> Preprocess:
         """How an image becomes the model's input."""
+        if self.TAKES != ("image",):
+            raise ShapeError(
+                "this model does not classify images alone.",
+                got=f"a model that takes {' and '.join(self.TAKES)}.",
+                hint="tensors as its inputs.",
+            )
         if self.about.preprocess is None:
             raise ShapeError(
                 "images have one or three channels, so this model has no preprocessing for them.",

@@ -79,9 +79,11 @@ def _with_channels(spec: ImageSpec, state: State) -> tuple[ImageSpec, Shapes]:
     """Set the specification's input channels as in the file; also return the shapes that it then expects."""
     name, expected = _expected_shapes(spec)
     first = state.get(name)
-    if first is not None and first.ndim > 1 and first.shape[1] not in (0, spec.channels):
-        spec = spec.override({"channels": first.shape[1]})
-        expected = _expected_shapes(spec)[1]
+    if first is not None and first.ndim > 1 and first.shape[1]:
+        channels = spec.channels + first.shape[1] - expected[name][1]  # the weight may have columns for positions too
+        if 0 < channels != spec.channels:
+            spec = spec.override({"channels": channels})
+            expected = _expected_shapes(spec)[1]
     return spec, expected
 
 

@@ -26,6 +26,7 @@ KINDS: dict[str, tuple[str, dict[str, Any], list[str] | None]] = {
     "hybrid": ("vit_mu_r_s16_p8_224", {}, ["gradcam"]),
     "without positions": ("vit_mu_patch16_224", {"position": "none"}, ["relevance"]),
     "convolutions": ("resnetv2_50x1_bit", {}, ["gradcam"]),
+    "perceiver": ("perceiver_mu_32", {"cross_heads": 3}, None),
 }
 
 
@@ -193,6 +194,32 @@ def test_the_keyboard_alone_suffices(chromium: Browser, pages: dict[str, Path], 
     before = canvas_of(page)
     page.keyboard.press("-")
     assert canvas_of(page) != before
+    assert messages == []
+    page.close()
+
+
+def test_what_each_latent_reads(chromium: Browser, pages: dict[str, Path], messages: list[str]) -> None:
+    page = open_page(chromium, pages["perceiver"], messages)
+    page.get_by_role("button", name="Cross-attention", exact=True).click()
+    seen = {canvas_of(page)}
+    assert "The pixels that the mean of all latents reads" in page.inner_text("#caption")
+    for fill_in, expected in (
+        (("#latent", "5"), "Stage 2 of 2, mean over heads. The pixels that latent 5 of 8 reads"),
+        (("#layer", "1"), "Stage 1 of 2, mean over heads. The pixels that latent 5 of 8 reads"),
+        (("#head", "3"), "Stage 1 of 2, head 3 of 3."),
+    ):
+        page.locator(fill_in[0]).fill(fill_in[1])
+        assert expected in page.inner_text("#caption")
+        assert canvas_of(page) not in seen
+        seen.add(canvas_of(page))
+    box = page.locator("#stage").bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.8)
+    assert canvas_of(page) in seen, "pixels do not attend to anything"
+    page.keyboard.press("ArrowRight")
+    assert "latent 6 of 8" in page.inner_text("#caption")
+    page.get_by_role("button", name="Play through stages").wait_for()
+    assert "1,024 pixels" in page.inner_text("ol.steps")
     assert messages == []
     page.close()
 

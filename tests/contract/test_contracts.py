@@ -51,6 +51,7 @@ MODELS = {
     "bit": "resnetv2_50x1_bit",
     "resnet": "resnet26_sasa_32",
     "linear": "linear_16",
+    "perceiver": "perceiver_mu_32",
 }
 """A small model of each architecture."""
 

@@ -36,6 +36,7 @@ KINDS = {
     "hybrid": ("vit_mu_r50_s16_224", {"stem": {"name": "hybrid", "layers": (1, 2, 1)}}, {"google", "timm"}),
     "hybrid-root": ("vit_tiny_r_s16_p8_224", {"depth": 1}, {"google", "timm"}),
     "bit": ("resnetv2_50x1_bit", {"layers": (1, 1, 1, 1)}, {"google", "hf", "timm"}),
+    "perceiver": ("perceiver_mu_32", {}, set()),
 }
 
 

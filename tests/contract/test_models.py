@@ -58,6 +58,11 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "san-pairwise": ("san10_pairwise_32", {"image_size": 16, "layers": (1, 1)}),
     "san-patchwise": ("san10_patchwise_32", {"image_size": 16, "layers": (1, 1)}),
     "linear": ("linear_16", {"image_size": (16, 24)}),
+    "perceiver": ("perceiver_mu_32", {"image_size": (12, 20)}),
+    "perceiver-unshared": ("perceiver_mu_32", {"image_size": 12, "share_weights": False, "num_stages": 3}),
+    "perceiver-cross-heads": ("perceiver_mu_32", {"image_size": 12, "cross_heads": 2, "cross_width": 24}),
+    "perceiver-sound": ("perceiver_mu_32", {"image_size": (50,), "resolution": None, "channels": 2}),
+    "perceiver-video": ("perceiver_mu_32", {"image_size": (3, 4, 6), "resolution": None, "channels": 2}),
     "sound": (VIT, {**STEREO, "channels": 2}),
     "sound-sincos": (VIT, {**STEREO, "channels": 2, "position": "sincos_1d", "pool": "mean"}),
     "video": (VIT, {**VIDEO, "channels": 2}),
@@ -95,8 +100,9 @@ def test_the_forward_pass_is_three_steps(kind: str) -> None:
         tokens = model.tokenize(image)
         assert tokens.x.shape[1] == tokens.layout.num_tokens
         encoded = model.encode(tokens)
-        assert encoded.layout == model.spec.layout
-        assert encoded.x.shape == (2, model.spec.layout.num_tokens, model.spec.width)
+        layout = getattr(model.spec, "latent_layout", model.spec.layout)  # the Perceiver's outputs are its latents
+        assert encoded.layout == layout
+        assert encoded.x.shape == (2, layout.num_tokens, model.spec.width)
         logits = model.classify(encoded)
         assert torch.equal(logits, model(image))
     assert logits.shape == (2, 10)
@@ -188,7 +194,7 @@ def test_another_image_size_at_run_time(kind: str) -> None:
         assert torch.allclose(model(image), built(image), atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["vit", "distilled", "bit", "resnet-sasa", "linear"])
+@pytest.mark.parametrize("kind", ["vit", "distilled", "bit", "resnet-sasa", "linear", "perceiver"])
 def test_a_replaced_head_is_zero(kind: str) -> None:
     model = make_model(kind)
     model.replace_head(3)

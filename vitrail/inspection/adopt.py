@@ -32,8 +32,8 @@ def adopt(model: object) -> Classifier:
         if model.about.preprocess is None:
             raise InspectionError(
                 "this model does not take images.",
-                got=f"{model.spec.channels} channels.",
-                hint="a model with one or three channels.",
+                got=f"a model that takes {' and '.join(model.TAKES)} of {model.spec.channels} channels.",
+                hint="a model that takes images of one or three channels.",
             )
         return model
     if isinstance(model, ExportedModel):

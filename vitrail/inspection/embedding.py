@@ -28,7 +28,7 @@ def filters(model: Classifier, num: int = 28) -> Float[Tensor, "n P P C"]:
     if not isinstance(model, VisionTransformer) or model.spec.stem.name != "patch":
         raise InspectionError(
             "this model has no linear patch embedding, so no filters to show.",
-            got=f"a {type(model).__name__} with a convolutional stem.",
+            got=f"a {type(model).__name__}{' with a convolutional stem' * isinstance(model, VisionTransformer)}.",
             hint="a model with a linear patch embedding, such as vit_base_patch16_224.",
         )
     weight = model.patch_embed.proj.weight.detach().float().cpu()

@@ -13,16 +13,22 @@ class Explanation {
     explanation.colours = data.colours && (await unpack(data.colours));
     explanation.positions = positions && (await unpack(positions.levels));
     explanation.prefix = attention ? attention.prefix.length : 0;
+    explanation.latents = attention?.latents ?? 0; // a Perceiver: row 0 is the mean of all latents, then one row for each
     explanation.pooled = attention ? attention.pooled : 1;
     const [rows, columns] = data.grid;
     explanation.centre = explanation.prefix + Math.floor(rows / 2) * columns + Math.floor(columns / 2);
     return explanation;
   }
 
+  // The token whose attention is shown first.
+  get start() {
+    return this.prefix || this.latents ? 0 : this.centre;
+  }
+
   // The available views and the titles of their buttons.
   get titles() {
     const methods = Object.keys(this.maps).map((method) => [method, this.data.maps[method].title ?? capital(method)]);
-    const inner = [["attention", "Attention", this.attention], ["colours", "Token colours", this.colours], ["positions", "Position embeddings", this.positions]];
+    const inner = [["attention", this.latents ? "Cross-attention" : "Attention", this.attention], ["colours", "Token colours", this.colours], ["positions", "Position embeddings", this.positions]];
     return new Map([...methods, ...inner.filter(([, , present]) => present).map(([name, title]) => [name, title])]);
   }
 
@@ -81,6 +87,7 @@ class Explanation {
   }
 
   name(token) {
+    if (this.latents) return token ? `latent ${token} of ${this.latents}` : "the mean of all latents";
     if (token < this.prefix) return this.attention.prefix[token];
     const columns = this.grid[1], cell = token - this.prefix;
     return `the patch in row ${Math.floor(cell / columns) + 1}, column ${(cell % columns) + 1}`;
@@ -88,12 +95,14 @@ class Explanation {
 
   // The sentence below the image for a state of the view.
   caption({ view, layer, head, token, classIndex }) {
-    const block = `Block ${layer + 1} of ${this.attention ? this.attention.layers : 0}`;
+    const block = `${this.latents ? "Stage" : "Block"} ${layer + 1} of ${this.attention ? this.attention.layers : 0}`;
+    const ofHead = head < 0 ? "mean over heads" : `head ${head + 1} of ${this.attention?.heads}`;
+    if (view === "attention" && this.latents) return `${block}, ${ofHead}. The pixels that ${this.name(token)} reads. It is the same for every class.`;
     if (view === "attention") {
       const fractions = this.prefixAttention(layer, head, token);
       const prefix = this.attention.prefix.map((name, index) => `${name} (${percent(fractions[index])})`).join(", ");
       const patches = `the patches (${percent(Math.max(0, 1 - fractions.reduce((sum, value) => sum + value, 0)))})`;
-      return `${block}, ${head < 0 ? "mean over heads" : `head ${head + 1} of ${this.attention.heads}`}. ${capital(this.name(token))} attends to ${prefix ? `${prefix} and ` : ""}${patches}.`;
+      return `${block}, ${ofHead}. ${capital(this.name(token))} attends to ${prefix ? `${prefix} and ` : ""}${patches}.`;
     }
     if (view === "colours") return `${block}. Its output tokens as colours, by their first three principal components: similar tokens have similar colours.`;
     if (view === "positions") return `Cosine similarity between the position embedding of ${this.name(this.prefix + this.cell(token))} and all others.`;

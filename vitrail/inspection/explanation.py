@@ -20,7 +20,7 @@ from vitrail.contract import Classifier
 from vitrail.data.decode import Pixels, as_pixels, decode_image, orient_image, orientation_of, read_file, to_rgb
 from vitrail.data.transform import Preprocess
 from vitrail.errors import InspectionError
-from vitrail.inspection import trace
+from vitrail.inspection import latents, trace
 from vitrail.inspection.adopt import adopt
 from vitrail.inspection.class_names import class_index
 from vitrail.percent import percent
@@ -63,8 +63,10 @@ class Explanation:
         return max(zip(self.labels, self.probabilities, strict=True), key=lambda pair: pair[1])
 
     def attention(self) -> Iterator[Float[NDArray[np.float32], "H N N"]]:
-        """The attention weights of each block in turn."""
-        for weights in trace.iter_attention(self.model, self.inputs):
+        """The attention weights of each block in turn; for a Perceiver, each stage's from latents to inputs."""
+        model, inputs = self.model, self.inputs
+        layers = latents.iter_reading if trace.has_latents(model) else trace.iter_attention
+        for weights in layers(model, inputs):  # type: ignore[arg-type]
             yield weights[0].float().cpu().numpy()
 
     def figure(self) -> Any:
@@ -165,8 +167,7 @@ def read_image(image: ImageInput, preprocess: Preprocess) -> tuple[str, Pixels, 
 
 def available_methods(model: Classifier) -> list[str]:
     """The methods that work for a model, those based on attention first."""
-    attention = trace.has_attention(model)
-    return [name for name in _all_methods() if attention or not plug.load(METHODS, name).NEEDS_ATTENTION]
+    return [name for name in _all_methods() if plug.load(METHODS, name).applies(model)]
 
 
 def _all_methods() -> list[str]:
@@ -174,10 +175,15 @@ def _all_methods() -> list[str]:
 
 
 def _select_methods(model: Classifier, requested: Sequence[str] | None) -> list[str]:
-    """The requested methods, or all, those based on attention first; fails if the model lacks what they need."""
+    """The requested methods, or all, those based on attention first; fails if the model lacks what they need.
+
+    A model without attention needs a request; a Perceiver goes without Grad-CAM, which says why if it is requested.
+    """
     for name in requested or ():
         plug.load(METHODS, name)
     available = available_methods(model)
+    if trace.has_latents(model):
+        return [name for name in _all_methods() if name in (requested or available)]
     selected = [name for name in _all_methods() if not requested or name in requested]
     if not set(selected) <= set(available):
         trace.require_attention(model, f"--method {', '.join(available)}, which works for this model")

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import zlib
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 from typing import Any
 
@@ -18,8 +19,9 @@ from PIL import Image
 from vitrail import plug
 from vitrail.data.decode import Pixels
 from vitrail.errors import InspectionError
-from vitrail.inspection import embedding, trace
+from vitrail.inspection import embedding, latents, trace
 from vitrail.inspection.explanation import METHODS, Explanation
+from vitrail.model.perceiver import Perceiver
 from vitrail.model.vit import VisionTransformer
 from vitrail.pages import render_template
 from vitrail.run.predictor import calibration_of
@@ -32,6 +34,8 @@ ROW_STEP = 16  # every 16th row is packed to estimate the size of all
 MAX_SIMILARITIES = 340_000  # values of position similarity
 LOSSLESS_SIDE = 200  # pixels below which the image is embedded as PNG
 NUM_FILTERS = 28
+Layers = Callable[..., Iterator[torch.Tensor]]
+"""The attention weights [H, rows, tokens] of each layer in turn; given rows, only those."""
 VIEW = ("make.js", "overlay.js", "explanation.js", "view.js")  # in this order; with view.css, the view on any page
 
 
@@ -81,6 +85,8 @@ def page_data(explanation: Explanation) -> dict[str, Any]:
     }
     if trace.has_attention(explanation.model):
         data |= _encoder_data(explanation, explanation.model)
+    elif trace.has_latents(explanation.model):
+        data["attention"] = _latent_data(explanation, explanation.model)
     return data
 
 
@@ -90,6 +96,12 @@ def _encoder_data(explanation: Explanation, model: VisionTransformer) -> dict[st
     with trace.eval_mode(model):
         traced = trace.trace(model, explanation.inputs)
     outputs = (*traced.inputs[1:], traced.output)
+
+    def layers(queries: torch.Tensor | None = None) -> Iterator[torch.Tensor]:
+        for block, tokens in zip(model.blocks, traced.inputs, strict=True):
+            rows = None if queries is None else queries.to(tokens.x.device)
+            yield trace.attention_weights(block, tokens, rows)[0].float().cpu()
+
     colours = [embedding.token_colours(tokens.cells[0].float().cpu()) for tokens in outputs]
     return {
         "attention": {
@@ -97,7 +109,7 @@ def _encoder_data(explanation: Explanation, model: VisionTransformer) -> dict[st
             "heads": model.spec.heads,
             "rows": traced.output.x.shape[1],
             "prefix": _prefix_names(model),
-            **_pack_attention(model, traced),
+            **_pack_attention(layers, traced.layout, traced.output.x.shape[1]),
         },
         "colours": _pack((torch.stack(colours) * 255).round().byte().numpy()),
         "positions": _pack_positions(model),
@@ -105,20 +117,39 @@ def _encoder_data(explanation: Explanation, model: VisionTransformer) -> dict[st
     }
 
 
-def _pack_attention(model: VisionTransformer, traced: trace.Trace) -> dict[str, Any]:
+def _latent_data(explanation: Explanation, model: Perceiver) -> dict[str, Any]:
+    """The cross-attention of each stage: that of the mean of all latents, then that of each."""
+
+    def layers(queries: torch.Tensor | None = None) -> Iterator[torch.Tensor]:
+        for weights in latents.iter_reading(model, explanation.inputs):
+            of_latents = weights[0].float().cpu()
+            rows = torch.cat([of_latents.mean(dim=1, keepdim=True), of_latents], dim=1)
+            yield rows if queries is None else rows[:, queries]
+
+    num_latents = model.spec.num_latents
+    return {
+        "layers": model.spec.num_stages,
+        "heads": model.spec.cross_heads,
+        "rows": 1 + num_latents,
+        "latents": num_latents,
+        "prefix": [],
+        **_pack_attention(layers, Layout(tuple(explanation.inputs.shape[2:])), 1 + num_latents),
+    }
+
+
+def _pack_attention(layers: Layers, layout: Layout, num_rows: int) -> dict[str, Any]:
     """Attention small enough for a page: large models get fewer shades, larger ones also pooled cells.
 
     One block at a time, so that memory holds the matrices of one. Attention to prefix tokens is stored separately and
     cells have their own scale, so that a token with most of the attention leaves shades for the others.
     """
-    pooled, shades = _choose_packing(model, traced)
+    pooled, shades = _choose_packing(layers, layout, num_rows)
     levels, peaks, prefixes = [], [], []
-    for block, tokens in zip(model.blocks, traced.inputs, strict=True):
-        weights = trace.attention_weights(block, tokens)[0].float().cpu()
-        cells = _pool(weights, traced.layout, pooled)
+    for weights in layers():
+        cells = _pool(weights, layout, pooled)
         levels.append(_quantise(cells, shades))
         peaks.append(cells.max(axis=-1))
-        prefixes.append(weights[..., : traced.layout.prefix].numpy())
+        prefixes.append(weights[..., : layout.prefix].numpy())
     return {
         "levels": _pack(np.stack(levels)),
         "peaks": _pack(_to_uint16(np.stack(peaks))),
@@ -128,18 +159,13 @@ def _pack_attention(model: VisionTransformer, traced: trace.Trace) -> dict[str, 
     }
 
 
-def _choose_packing(model: VisionTransformer, traced: trace.Trace) -> tuple[int, int]:
+def _choose_packing(layers: Layers, layout: Layout, num_rows: int) -> tuple[int, int]:
     """The pooling size and number of shades with which attention fits on the page, estimated from some of its rows."""
-    rows = torch.arange(0, traced.output.x.shape[1], ROW_STEP)
-    sample = torch.stack(
-        [
-            trace.attention_weights(block, tokens, rows.to(tokens.x.device))[0].float().cpu()
-            for block, tokens in zip(model.blocks, traced.inputs, strict=True)
-        ]
-    )
-    fraction = len(rows) / traced.output.x.shape[1]
-    for pooled in (2**power for power in range(max(traced.layout.grid).bit_length())):
-        cells = _pool(sample, traced.layout, pooled)
+    rows = torch.arange(0, num_rows, ROW_STEP)
+    sample = torch.stack(list(layers(rows)))
+    fraction = len(rows) / num_rows
+    for pooled in (2**power for power in range(max(layout.grid).bit_length())):
+        cells = _pool(sample, layout, pooled)
         for shades in SHADES:
             if len(_pack(_quantise(cells, shades))) / fraction <= MAX_ATTENTION:
                 return pooled, shades
@@ -226,6 +252,10 @@ def _facts(explanation: Explanation, data: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": model.name or type(model).__name__,
         "attention": trace.has_attention(model),
+        "latents": model.spec.num_latents if trace.has_latents(model) else 0,
+        "stages": getattr(spec, "num_stages", 0),
+        "cross_heads": getattr(spec, "cross_heads", 0),
+        "input_width": getattr(spec, "input_width", 0),
         "positions": data.get("positions") is not None,
         "image_size": spec.image_size,
         "channels": spec.channels,

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from vitrail.contract import Classifier
 from vitrail.errors import InspectionError, ShapeError
+from vitrail.model.perceiver import Perceiver
 from vitrail.model.vit import VisionTransformer
 from vitrail.tokens import Layout, Tokens
 
@@ -38,8 +39,24 @@ def has_attention(model: nn.Module) -> TypeGuard[VisionTransformer]:
     return isinstance(model, VisionTransformer) and all(hasattr(block, "attn") for block in model.blocks)
 
 
+def has_latents(model: nn.Module) -> TypeGuard[Perceiver]:
+    """Whether the cells of an image are read by the latents of a Perceiver, see `inspection/latents.py`."""
+    return isinstance(model, Perceiver)
+
+
+def attends_to_cells(model: nn.Module) -> bool:
+    """Whether attention leads back from the head to the cells of an image, perhaps by way of latents."""
+    return has_attention(model) or has_latents(model)
+
+
 def require_attention(model: Classifier, alternative: str) -> VisionTransformer:
-    """Return the model; reject one without attention, and suggest an alternative that works."""
+    """Return the model; reject one without attention between cells, and suggest an alternative that works."""
+    if has_latents(model):
+        raise InspectionError(
+            "the cells of an image do not attend to each other in this model: latents read them.",
+            got=f"a {type(model).__name__}.",
+            hint="vitrail explain, which shows what the latents read.",
+        )
     if not has_attention(model):
         raise InspectionError(
             "this model has no attention to show.", got=f"a {type(model).__name__}.", hint=f"{alternative}."

@@ -16,7 +16,7 @@ class View {
     this.parts = {};
     this.playing = null;
     this.beforeHover = null; // the token to restore when the pointer leaves
-    this.state = { view: [...this.titles.keys()][0], layer: this.attention ? this.attention.layers - 1 : 0, head: -1, token: explanation.prefix ? 0 : explanation.centre, pinned: false, classIndex: 0, opacity: 0.75 };
+    this.state = { view: [...this.titles.keys()][0], layer: this.attention ? this.attention.layers - 1 : 0, head: -1, token: explanation.start, pinned: false, classIndex: 0, opacity: 0.75 };
     root.classList.add("view");
     root.replaceChildren(make("div", { class: "view-bench" }, this.stageSide(), this.controlSide()), ...(this.attention ? this.strips(heading) : []));
     this.overlay = new Overlay(this.parts.stage, image, data.size, data.window);
@@ -36,11 +36,16 @@ class View {
 
   controlSide() {
     const side = make("div", {}, this.group("row", "View", [...this.titles].map(([view, title]) => this.button(title, { "data-view": view }, () => this.update({ view })))));
-    if (this.attention) side.append(this.tokens(), this.slider("layer", "Block", 1, this.attention.layers, 1), this.slider("head", "Head", 0, this.attention.heads, 1));
+    const { latents } = this.explanation;
+    if (this.attention) side.append(latents ? this.slider("latent", "Latent", 0, latents, 1) : this.tokens(), this.slider("layer", latents ? "Stage" : "Block", 1, this.attention.layers, 1), this.slider("head", "Head", 0, this.attention.heads, 1));
     side.append(this.slider("opacity", "Opacity", 0, 1, 0.05));
-    if (this.attention) side.append(make("div", { class: "row" }, this.part("play", "button", { type: "button", text: "Play through blocks", on: { click: () => this.play(!this.playing) } })));
+    if (this.attention) side.append(make("div", { class: "row" }, this.part("play", "button", { type: "button", text: this.playText, on: { click: () => this.play(!this.playing) } })));
     side.append(this.group("classes", "Explained classes", this.data.classes.map((each, classIndex) => this.classButton(each, classIndex))), this.shortcuts());
     return side;
+  }
+
+  get playText() {
+    return this.explanation.latents ? "Play through stages" : "Play through blocks";
   }
 
   group(kind, label, children) {
@@ -59,7 +64,7 @@ class View {
   }
 
   slider(name, title, min, max, step) {
-    const change = { layer: (value) => ({ layer: value - 1 }), head: (value) => ({ head: value - 1 }), opacity: (opacity) => ({ opacity }) }[name];
+    const change = { layer: (value) => ({ layer: value - 1 }), head: (value) => ({ head: value - 1 }), latent: (token) => ({ token }), opacity: (opacity) => ({ opacity }) }[name];
     const input = this.part(name, "input", { type: "range", min, max, step, on: { input: (event) => this.update(change(Number(event.target.value))) } });
     return make("label", { class: "slider" }, title, input, this.part(`${name}-value`, "output"));
   }
@@ -72,15 +77,16 @@ class View {
 
   shortcuts() {
     const key = (name) => make("kbd", { text: name }), last = Math.min(9, this.data.classes.length);
-    const inner = this.attention ? [", ", key(","), " ", key("."), " block, ", key("h"), " head, arrows patch, ", ...(this.explanation.prefix ? [key("c"), " class token, "] : []), key("space"), " play, ", key("Esc"), " unpin"] : [];
+    const { latents } = this.explanation;
+    const inner = this.attention ? [", ", key(","), " ", key("."), latents ? " stage, " : " block, ", key("h"), " head, ", latents ? "left and right latent, " : "arrows patch, ", ...(this.explanation.prefix ? [key("c"), " class token, "] : []), key("space"), " play", ...(latents ? [] : [", ", key("Esc"), " unpin"])] : [];
     return make("p", { class: "quiet view-keys" }, "Keys, with the image focused by Tab or a click: ", key("v"), " view", ...inner, ", ", key("1"), " to ", key(last), " class, ", key("+"), " ", key("-"), " opacity");
   }
 
   // Two rows of thumbnails, each a button.
   strips(heading) {
-    const { pooled } = this.explanation, coarse = pooled > 1 ? ` To keep this page small, attention is averaged over squares of ${pooled} x ${pooled} patches.` : "";
+    const { pooled, latents } = this.explanation, [kind, cells] = latents ? ["stage", "pixels"] : ["block", "patches"], coarse = pooled > 1 ? ` To keep this page small, attention is averaged over squares of ${pooled} x ${pooled} ${cells}.` : "";
     const thumbnail = (kind, index, click) => make("button", { type: "button", "aria-label": `${kind} ${index + 1}`, on: { click } }, make("canvas"), String(index + 1));
-    const layers = [...Array(this.attention.layers).keys()].map((layer) => thumbnail("block", layer, () => this.update({ layer })));
+    const layers = [...Array(this.attention.layers).keys()].map((layer) => thumbnail(kind, layer, () => this.update({ layer })));
     const heads = [...Array(this.attention.heads).keys()].map((head) => thumbnail("head", head, () => this.update({ head: head === this.state.head ? -1 : head })));
     const strip = (name, buttons) => {
       const row = this.part(name, "div", { class: "strip" }, ...buttons);
@@ -88,17 +94,17 @@ class View {
       return row;
     };
     return [
-      make(heading, { text: "Attention by block" }),
-      make("p", { class: "quiet" }, "Attention from ", this.part("query", "span"), ` to the patches. Yellow is the maximum; each map has its own scale.${coarse}`),
+      make(heading, { text: `Attention by ${kind}` }),
+      make("p", { class: "quiet" }, "Attention from ", this.part("query", "span"), ` to the ${cells}. Yellow is the maximum; each map has its own scale.${coarse}`),
       strip("layers", layers),
-      make(heading, { text: "Attention by head, in the selected block" }),
+      make(heading, { text: `Attention by head, in the selected ${kind}` }),
       strip("heads", heads),
     ];
   }
 
   draw() {
     const { state, explanation, parts } = this, { view, layer, head, token } = state;
-    const marked = view === "positions" || (view === "attention" && token >= explanation.prefix) ? explanation.cell(token) : null;
+    const marked = view === "positions" || (view === "attention" && !explanation.latents && token >= explanation.prefix) ? explanation.cell(token) : null;
     this.overlay.draw({ ...explanation.map(state), opacity: state.opacity, marked, cells: explanation.grid });
     parts.caption.textContent = explanation.caption(state);
     for (const [key, value] of [["view", view], ["class", state.classIndex], ["token", token]])
@@ -107,6 +113,8 @@ class View {
     if (!this.attention) return;
     parts.layer.value = layer + 1;
     parts["layer-value"].textContent = layer + 1;
+    if (explanation.latents) parts.latent.value = token;
+    if (explanation.latents) parts["latent-value"].textContent = token || "all";
     parts.head.value = head + 1;
     parts["head-value"].textContent = head < 0 ? "all" : head + 1;
     const strip = (row, mapOf, selected) => [...row.children].forEach((button, index) => {
@@ -116,7 +124,7 @@ class View {
     strip(parts.layers, (each) => explanation.attentionMap(each, head, token), layer);
     strip(parts.heads, (each) => explanation.attentionMap(layer, each, token), head);
     parts.query.textContent = explanation.name(token);
-    parts.play.textContent = this.playing ? "Stop" : "Play through blocks";
+    parts.play.textContent = this.playing ? "Stop" : this.playText;
   }
 
   update(change) {
@@ -145,10 +153,10 @@ class View {
   // Hovering over a patch shows its attention, in the rows below if another view is chosen; a click pins it and shows it
   // in the image too.
   listen() {
-    const { stage } = this.parts, { prefix, grid } = this.explanation, { state } = this;
+    const { stage } = this.parts, { prefix, grid } = this.explanation, { state } = this, fromCells = this.attention && !this.explanation.latents;
     stage.addEventListener("pointermove", (event) => {
       const cell = this.overlay.cellAt(event, grid);
-      if (!this.attention || cell === null || state.pinned || state.token === prefix + cell) return;
+      if (!fromCells || cell === null || state.pinned || state.token === prefix + cell) return;
       this.beforeHover ??= { token: state.token };
       state.token = prefix + cell;
       this.draw();
@@ -160,7 +168,7 @@ class View {
     });
     stage.addEventListener("click", (event) => {
       const cell = this.overlay.cellAt(event, grid);
-      if (!this.attention || cell === null) return;
+      if (!fromCells || cell === null) return;
       state.pinned = !state.pinned || state.token !== prefix + cell;
       this.update({ token: prefix + cell });
     });
@@ -181,13 +189,16 @@ class View {
     else if (key === "h" || key === "H") this.update({ head: step(state.head + 1, key === "h" ? 1 : -1, attention.heads + 1) - 1 });
     else if (key === "c" && explanation.prefix) this.update({ token: 0, pinned: true });
     else if (key === " ") this.play(!this.playing);
-    else if (key === "Escape" && state.pinned) this.update({ token: explanation.prefix ? 0 : explanation.centre, pinned: false });
+    else if (key === "Escape" && state.pinned) this.update({ token: explanation.start, pinned: false });
     else return this.move({ ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[key]);
     return true;
   }
 
   move(by) {
     if (!by) return false;
+    const { latents } = this.explanation;
+    if (latents) this.update({ token: (this.state.token + by[1] + 1 + latents) % (1 + latents) });
+    if (latents) return true;
     const [rows, columns] = this.explanation.grid, cell = this.explanation.cell(this.state.token);
     const row = Math.min(rows - 1, Math.max(0, Math.floor(cell / columns) + by[0])), column = Math.min(columns - 1, Math.max(0, (cell % columns) + by[1]));
     this.update({ token: this.explanation.prefix + row * columns + column, pinned: true });

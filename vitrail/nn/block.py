@@ -92,7 +92,10 @@ class DropPath(nn.Module):
 
 
 class Block(nn.Module):
-    """z' = MSA(LN(z)) + z, then z'' = MLP(LN(z')) + z'; `attention` is any module from Tokens to vectors."""
+    """z' = MSA(LN(z)) + z, then z'' = MLP(LN(z')) + z'; `attention` is any module from Tokens to vectors.
+
+    With a cross-attention, `forward` takes its context too: normalised tokens, or what `read` has computed from them.
+    """
 
     def __init__(
         self,
@@ -120,9 +123,9 @@ class Block(nn.Module):
         self.ls2 = nn.Identity() if layer_scale is None else LayerScale(width=width, start=layer_scale)
         self.drop_path = DropPath(rate=drop_path_rate)
 
-    def forward(self, tokens: Tokens) -> Tokens:
+    def forward(self, tokens: Tokens, *context: Tokens | Cache) -> Tokens:
         z = tokens.x
-        z = z + self.drop_path(self.ls1(self.attn(tokens.with_x(self.norm1(z)))))  # equation 2
+        z = z + self.drop_path(self.ls1(self.attn(tokens.with_x(self.norm1(z)), *context)))  # equation 2
         z = z + self.drop_path(self.ls2(self.mlp(self.norm2(z))))  # equation 3
         return tokens.with_x(z)
 

@@ -121,10 +121,12 @@ def merge_heads(heads: Float[Tensor, "B H N E"]) -> Float[Tensor, "B N D"]:
     return heads.transpose(1, 2).flatten(2)
 
 
-def check_heads(width: int, heads: int) -> None:
-    """Reject a number of heads that does not divide the width."""
+def check_heads(width: int, heads: int, *, prefix: str = "") -> None:
+    """Reject a number of heads that does not divide the width; `prefix` is that of both names in the specification."""
     if heads < 1 or width % heads:
         divisors = [str(n) for n in range(1, min(width, 32) + 1) if width % n == 0]
         raise SpecError(
-            "heads must divide width.", got=f"heads={heads}, width={width}.", hint=f"heads={', '.join(divisors)}."
+            f"{prefix}heads must divide {prefix}width.",
+            got=f"{prefix}heads={heads}, {prefix}width={width}.",
+            hint=f"{prefix}heads={', '.join(divisors)}.",
         )

@@ -28,22 +28,20 @@ MEMBERS = re.compile(
 ATEN = "torch.ops.aten."
 OPERATORS = {
     *("__and__.Tensor", "_assert_tensor_metadata.default", "abs.default", "add.Tensor", "alias.default"),
-    *("arange.default", "argsort.default", "batch_norm.default", "bitwise_not.default", "cat.default"),
-    *("clamp.default", "clamp_min.default", "conv2d.default", "cos.default", "div.Tensor", "dropout.default"),
-    *("expand.default", "expand_as.default", "flatten.using_ints", "floor_divide.default", "gather.default"),
-    *("ge.Scalar", "gelu.default", "group_norm.default", "index_select.default", "layer_norm.default"),
-    *("linalg_vector_norm.default", "linear.default", "log.default", "lt.Scalar", "masked_fill.Scalar"),
-    *("matmul.default", "max.dim", "max_pool2d.default", "mean.dim", "movedim.intlist", "mul.Tensor", "neg.default"),
-    *("one_hot.default", "ones_like.default", "pad.default", "permute.default", "pow.Scalar", "relu.default"),
-    *("remainder.Scalar", "reshape.default", "roll.default", "rsub.Scalar", "scaled_dot_product_attention.default"),
-    *("select.int", "sigmoid.default", "silu.default", "sin.default", "slice.Tensor", "softmax.int", "sort.default"),
-    *("stack.default", "sub.Tensor", "sum.dim_IntList", "sym_size.int", "tanh.default", "tensordot.default"),
-    *("to.device", "to.dtype", "topk.default", "transpose.int", "unbind.int"),
-    *("unsqueeze.default", "view.default", "view_as.default", "where.self", "zeros_like.default"),
-    # Of ResNets with attention:
-    *("__and__.Tensor", "avg_pool2d.default", "bitwise_not.default", "cartesian_prod.default", "einsum.default"),
-    *("ge.Scalar", "gt.Scalar", "im2col.default", "index.Tensor", "mT.default", "masked_fill.Scalar", "neg.default"),
-    *("ones.default", "repeat.default", "square.default", "unfold.default"),
+    *("arange.default", "argsort.default", "avg_pool2d.default", "batch_norm.default", "bitwise_not.default"),
+    *("cartesian_prod.default", "cat.default", "clamp.default", "clamp_min.default", "conv2d.default", "cos.default"),
+    *("div.Tensor", "dropout.default", "einsum.default", "expand.default", "expand_as.default", "flatten.using_ints"),
+    *("floor_divide.default", "gather.default", "ge.Scalar", "gelu.default", "group_norm.default", "gt.Scalar"),
+    *("im2col.default", "index.Tensor", "index_select.default", "layer_norm.default", "linalg_vector_norm.default"),
+    *("linear.default", "log.default", "lt.Scalar", "mT.default", "masked_fill.Scalar", "matmul.default", "max.dim"),
+    *("max_pool2d.default", "mean.dim", "movedim.intlist", "mul.Tensor", "neg.default", "one_hot.default"),
+    *("ones.default", "ones_like.default", "pad.default", "permute.default", "pow.Scalar", "relu.default"),
+    *("remainder.Scalar", "repeat.default", "reshape.default", "roll.default", "rsub.Scalar"),
+    *("scaled_dot_product_attention.default", "select.int", "sigmoid.default", "silu.default", "sin.default"),
+    *("slice.Tensor", "softmax.int", "sort.default", "square.default", "stack.default", "sub.Tensor"),
+    *("sum.dim_IntList", "sym_size.int", "tanh.default", "tensordot.default", "to.device", "to.dtype"),
+    *("topk.default", "transpose.int", "unbind.int", "unfold.default", "unsqueeze.default", "view.default"),
+    *("view_as.default", "where.self", "zeros_like.default"),
 }
 """All aten operators that exports use: a contract test exports every kind of model."""
 ARITHMETIC = re.compile(

@@ -12,7 +12,7 @@ from vitrail.inspection.drawing import Drawing, require_sample
 from vitrail.inspection.explanation import explain
 from vitrail.inspection.sample import Sample
 from vitrail.inspection.still import draw_heatmap
-from vitrail.inspection.trace import require_attention
+from vitrail.inspection.trace import has_latents, require_attention
 from vitrail.percent import percent
 
 TITLE = "Attention from the output to the image"
@@ -26,7 +26,8 @@ METHODS = ("rollout", "relevance")
 
 def draw(model: Classifier, sample: Sample | None) -> Drawing:
     """A column for each of a few images, cropped to what the model sees."""
-    model = require_attention(model, "vitrail explain --method gradcam")
+    if not has_latents(model):
+        require_attention(model, "vitrail explain --method gradcam")
     sample = require_sample(sample, "attention maps")
     num = min(NUM_IMAGES, len(sample))
     figure = Figure(figsize=(1.7 * num, 1.7 * (1 + len(METHODS)) + 0.3), layout="constrained")

@@ -12,7 +12,6 @@ from vitrail.inspection.drawing import Drawing, require_sample
 from vitrail.inspection.explanation import METHODS
 from vitrail.inspection.faithfulness import NUM_STEPS, Curves, evaluate_heatmaps
 from vitrail.inspection.sample import Sample
-from vitrail.inspection.trace import has_attention
 
 TITLE = "Faithfulness of the heatmaps"
 DESCRIPTION = (
@@ -48,9 +47,7 @@ def collect_curves(model: Classifier, sample: Sample, num: int) -> dict[str, lis
     """The curves of every heatmap method for the top class of each image."""
     if not model.spec.num_classes:
         raise InspectionError("this model has no classifier.", got="no classes.", hint="fine-tuned weights.")
-    available = [
-        name for name in plug.entries(METHODS) if has_attention(model) or not plug.load(METHODS, name).NEEDS_ATTENTION
-    ]
+    available = [name for name in plug.entries(METHODS) if plug.load(METHODS, name).applies(model)]
     collected: dict[str, list[Curves]] = {}
     seed = 0
     for batch in sample.batches(num):

@@ -9,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.contract import Classifier
-from vitrail.inspection.trace import has_attention
+from vitrail.errors import InspectionError
+from vitrail.inspection.trace import has_attention, has_latents
 from vitrail.tokens import Tokens
 
 TITLE = "Grad-CAM"
@@ -17,10 +18,21 @@ DESCRIPTION = "Features weighted by their gradient: where features that support 
 NEEDS_ATTENTION = False
 
 
+def applies(model: Classifier) -> bool:
+    """Whether the method works for a model: the features of a Perceiver have no place in the image."""
+    return not has_latents(model)
+
+
 def compute_heatmaps(
     model: Classifier, images: Float[Tensor, "1 C Y X"], classes: Sequence[int]
 ) -> Float[Tensor, "K Y X"]:
     """Where the features that support each class are strong."""
+    if not applies(model):
+        raise InspectionError(
+            "Grad-CAM needs features on a grid, and the latents of a Perceiver have no place in the image.",
+            got=f"a {type(model).__name__}.",
+            hint="--method relevance or --method rollout.",
+        )
     with torch.enable_grad():
         tokens, logits = _last_features(model, images.detach().requires_grad_())
         heatmaps = []

@@ -3,6 +3,9 @@
 In each block, attention times its gradient, where positive and averaged over heads, shows along which paths evidence
 flowed (equation 5); these paths are accumulated from the input to the head (equation 6). The gradient of the attention
 is the gradient of the heads' outputs times the values, so the fused kernel stays on and the model unchanged.
+
+For a Perceiver, latents and inputs are one sequence: cross-attention adds paths from inputs to latents, self-attention
+passes them on among the latents.
 """
 
 from __future__ import annotations
@@ -17,25 +20,35 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.contract import Classifier
-from vitrail.inspection.trace import attention_weights, on_grid, pooling_weights, require_attention, trace
+from vitrail.inspection.latents import trace_latents
+from vitrail.inspection.trace import (
+    attends_to_cells,
+    attention_weights,
+    has_latents,
+    on_grid,
+    pooling_weights,
+    require_attention,
+    trace,
+)
+from vitrail.model.perceiver import Perceiver
 
 TITLE = "Relevance"
 DESCRIPTION = "Attention weighted by its gradient: the evidence for the selected class."
 NEEDS_ATTENTION = True
+applies = attends_to_cells
 
 
 def compute_heatmaps(
     model: Classifier, images: Float[Tensor, "1 C Y X"], classes: Sequence[int]
 ) -> Float[Tensor, "K Y X"]:
     """How much each cell of the image supports each class."""
+    if has_latents(model):
+        return _through_latents(model, images, classes)
     model = require_attention(model, "--method gradcam")
     attentions = [block.attn for block in model.blocks] + [each for each in [model.attn_pool] if each is not None]
     with torch.enable_grad(), _record_head_outputs(attentions) as outputs:
         traced = trace(model, images.detach().requires_grad_())
-        gradients = [
-            torch.autograd.grad(traced.logits[0, number], outputs, retain_graph=place + 1 < len(classes))
-            for place, number in enumerate(classes)
-        ]
+        gradients = _gradients(traced.logits, classes, outputs)
     with torch.no_grad():
         identity = torch.eye(traced.output.x.shape[1], dtype=images.dtype, device=images.device)
         block: Any
@@ -55,6 +68,33 @@ def compute_heatmaps(
             pooled = [_supporting(weights, values, of_class[-1]) for of_class in gradients]
             rows = torch.stack(pooled) @ flows
     return on_grid(rows[:, 0], traced.layout)
+
+
+def _through_latents(
+    model: Perceiver, images: Float[Tensor, "1 C Y X"], classes: Sequence[int]
+) -> Float[Tensor, "K Y X"]:
+    """How much each input supports each class, by way of the latents."""
+    attentions = [block.attn for block in (*model.cross, *model.blocks)]
+    with torch.enable_grad(), _record_head_outputs(attentions) as outputs:
+        traced = trace_latents(model, images.detach().requires_grad_())
+        gradients = _gradients(traced.logits, classes, outputs)
+    rows = []
+    with torch.no_grad():
+        for of_class in gradients:
+            flow = images.new_zeros(model.spec.num_latents, traced.layout.num_tokens)
+            for step, gradient in zip(traced.steps, of_class, strict=True):
+                paths = _supporting(step.weights(), step.values(), gradient)
+                flow = flow + (paths if step.context is not None else paths @ flow)
+            rows.append(flow.mean(dim=0))  # the head reads all latents to the same degree
+    return on_grid(torch.stack(rows), traced.layout)
+
+
+def _gradients(logits: Float[Tensor, "1 K"], classes: Sequence[int], outputs: list[Tensor]) -> list[Any]:
+    """The gradients of each class's logit with respect to the heads' outputs of every attention."""
+    return [
+        torch.autograd.grad(logits[0, number], outputs, retain_graph=place + 1 < len(classes))
+        for place, number in enumerate(classes)
+    ]
 
 
 def _supporting(

@@ -90,7 +90,10 @@ class Attention(SelfAttention):
 
 
 class CrossAttention(nn.Module):
-    """Multi-head attention from tokens to those of another sequence, their context."""
+    """Multi-head attention from tokens to those of another sequence, their context.
+
+    `inner_width` is the width of queries, keys and values; by default that of the tokens.
+    """
 
     def __init__(
         self,
@@ -98,17 +101,19 @@ class CrossAttention(nn.Module):
         width: int,
         heads: int,
         context_width: int | None = None,
+        inner_width: int | None = None,
         bias: bool = True,
         dropout_rate: float = 0.0,
         weights_dropout_rate: float | None = None,
     ) -> None:
         super().__init__()
-        check_heads(width, heads)
+        inner_width = inner_width or width
+        check_heads(inner_width, heads)
         self.heads = heads
         self.dropout_rate = dropout_rate if weights_dropout_rate is None else weights_dropout_rate
-        self.q = nn.Linear(width, width, bias=bias)
-        self.kv = nn.Linear(context_width or width, 2 * width, bias=bias)
-        self.proj = nn.Linear(width, width)
+        self.q = nn.Linear(width, inner_width, bias=bias)
+        self.kv = nn.Linear(context_width or width, 2 * inner_width, bias=bias)
+        self.proj = nn.Linear(inner_width, width)
         self.proj_drop = Dropout(dropout_rate)
 
     def split_queries(self, tokens: Tokens) -> Float[Tensor, "B H N E"]:
@@ -129,18 +134,21 @@ class CrossAttention(nn.Module):
         """Concatenate the heads' outputs and project them."""
         return self.proj_drop(self.proj(merge_heads(heads)))
 
-    def forward(self, tokens: Tokens, context: Tokens) -> Float[Tensor, "B N D"]:
-        return self.step(tokens, self.read(context))
+    def forward(self, tokens: Tokens, context: Tokens | Cache) -> Float[Tensor, "B N D"]:
+        return self.step(tokens, self._cache(context))
 
     def step(self, tokens: Tokens, context: Cache) -> Float[Tensor, "B N D"]:
         """`forward` with a context that `read` has read."""
         q, dropout_rate = self.split_queries(tokens), self.dropout_rate if self.training else 0.0
         return self.merge(attend(q, context.k, context.v, mask=context.mask, dropout_rate=dropout_rate))
 
-    def weights(self, tokens: Tokens, context: Tokens) -> Float[Tensor, "B H N M"]:
+    def weights(self, tokens: Tokens, context: Tokens | Cache) -> Float[Tensor, "B H N M"]:
         """Compute each head's attention from every token (row) to every context token (column); rows sum to one."""
-        q, k, _ = self.split(tokens, context)
-        return attention_weights(q, k, mask=context.mask)
+        cache = self._cache(context)
+        return attention_weights(self.split_queries(tokens), cache.k, mask=cache.mask)
+
+    def _cache(self, context: Tokens | Cache) -> Cache:
+        return context if isinstance(context, Cache) else self.read(context)
 
 
 def set_fused(model: nn.Module, *, fused: bool) -> None:

@@ -26,11 +26,13 @@ EVA_NAMES = {  # in each block, ours: theirs
     "attn.qkv.v_bias": "attn.v_bias",
 }
 MARKS = ("patch_embed.proj.weight", "stages.0.blocks.0.conv1.weight")
+OWN_MARKS = ("cross.0.attn.kv.weight",)
+"""Of architectures that timm lacks: the weights of runs are read, but not written for timm."""
 
 
 def recognise(keys: Collection[str]) -> bool:
     """Whether tensors with these names are in this format."""
-    return any(mark in keys for mark in MARKS)
+    return any(mark in keys for mark in MARKS + OWN_MARKS)
 
 
 def read(tensors: Mapping[str, Tensor]) -> State:
@@ -48,6 +50,12 @@ def _rename(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> State:
 
 def write(state: Mapping[str, Tensor], fields: Fields) -> State:
     """The tensors under this format's names."""
+    if not any(mark in state for mark in MARKS):
+        raise WeightsError(
+            "timm has no place for this architecture.",
+            got=f"tensors such as {min(state)}.",
+            hint="a run, which stores the weights of any model.",
+        )
     if any(key.startswith("pre_logits.") for key in state):
         raise WeightsError(
             "timm has no place for the pre_logits layer.",
