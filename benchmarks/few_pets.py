@@ -77,7 +77,10 @@ def main() -> None:
             jobs[f"{method}-{seed}"] = [[*each, "--seed", str(seed)] for each in words]
     rows = run_all(jobs, results)
     results.write(
-        {name: mean_and_interval([rows[f"{name}-{seed}"]["accuracy"] for seed in range(args.seeds)]) for name in METHODS}
+        {
+            name: mean_and_interval([rows[f"{name}-{seed}"]["accuracy"] for seed in range(args.seeds)])
+            for name in METHODS
+        }
     )
 
 

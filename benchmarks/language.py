@@ -145,9 +145,13 @@ def on_one_core(data: Path, minutes: float, seeds: int, work: Path, out: Path) -
         words = ["train", str(data), "--recipe", "language", "--minutes", str(minutes), "--seed", str(seed)]
         jobs[f"vitrail-{seed}"] = [[*words, "--run", str(work / f"language-{seed}"), "--json", "--quiet"]]
         jobs[f"nanoGPT, 2,000 steps-{seed}"] = [[__file__, str(data), "--peer", str(seed), "--minutes", "0"]]
-    rows = run_all(jobs, results, read=lambda documents: documents[0] if "loss" in documents[0] else row_of(documents[0]))
+    rows = run_all(
+        jobs, results, read=lambda documents: documents[0] if "loss" in documents[0] else row_of(documents[0])
+    )
     names = dict.fromkeys(name.rpartition("-")[0] for name in rows)
-    results.write({name: mean_and_interval([rows[f"{name}-{seed}"]["loss"] for seed in range(seeds)]) for name in names})
+    results.write(
+        {name: mean_and_interval([rows[f"{name}-{seed}"]["loss"] for seed in range(seeds)]) for name in names}
+    )
 
 
 def row_of(result: dict[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
     python benchmarks/masked_words.py captions --work DIR --minutes 10 --out benchmarks/masked-words.json
 
-`captions` is a folder of train.txt, val.txt and test.txt. Each run has one core and its minutes are processor minutes (side_by_side.py). The baselines are the most frequent word,
-and the word that was seen most often between the same two neighbours.
+`captions` is a folder of train.txt, val.txt and test.txt. Each run has one core, and its minutes are processor minutes
+(side_by_side.py). The baselines are the most frequent word, and the word that was seen most often between the same two
+neighbours.
 """
 
 from __future__ import annotations

@@ -53,9 +53,7 @@ def _export(tracer: Tracer, form: str, folder: Path, **changed: Any) -> Any:
         ("dinov3", {}, ["onnx", "pt2"]),
     ],
 )
-def test_one_dynamic_graph_takes_every_size(
-    tmp_path: Path, kind: str, more: dict[str, Any], forms: list[str]
-) -> None:
+def test_one_dynamic_graph_takes_every_size(tmp_path: Path, kind: str, more: dict[str, Any], forms: list[str]) -> None:
     model = small(kind, **more)
     tracer = Tracer(Graph(prepare_for_export(model, dynamic=True)), dynamic=True)
     for form in forms:

@@ -160,7 +160,9 @@ def test_an_interval_of_a_fraction_stays_between_0_and_1() -> None:
 @pytest.mark.parametrize("position", ["learned", "rotary"])
 def test_a_stream_of_tokens_computes_what_the_model_does(position: str) -> None:
     """Step by step, as the model does at once; and again after another prompt."""
-    spec = Spec.parse({"vocab": 11, "context": 12, "width": 8, "depth": 2, "heads": 2, "hidden": 20, "position": position})
+    spec = Spec.parse(
+        {"vocab": 11, "context": 12, "width": 8, "depth": 2, "heads": 2, "hidden": 20, "position": position}
+    )
     model = fill(LanguageModel(spec), 0.3).eval()
     stream = TokenStream(model)
     generator = torch.Generator().manual_seed(0)
