@@ -19,6 +19,7 @@ from vitrail import create_model, explain, save_weights
 from vitrail.calibration import Calibration
 from vitrail.errors import DataError, InspectionError, UnknownNameError, WeightsError
 from vitrail.inspection import page
+from vitrail.inspection.adopt import adopt
 from vitrail.inspection.drawing import save_figure
 from vitrail.run.open import open_model
 
@@ -40,6 +41,15 @@ def test_every_kind_of_model_is_explained(kind: str) -> None:
     assert "<script>" in found.page()
     assert found._repr_html_().startswith("<iframe")
     assert found.figure().axes
+
+
+def test_timms_dinov3_is_adopted_with_its_positions() -> None:
+    model = foreign("timm's dinov3")
+    spec = adopt(model).spec
+    assert (spec.position, spec.mlp, spec.qkv_bias, spec.pool) == ("rotary_2d", "swiglu", "qv", "mean")
+    model.rope = torch.nn.Identity()
+    with pytest.raises(InspectionError, match="architecture is not supported"):
+        adopt(model)
 
 
 @pytest.mark.parametrize("kind", ["timm", "transformers"])

@@ -85,4 +85,4 @@ def test_nothing_is_claimed_that_timm_does_not_load(kind: str, tmp_path: Path) -
     write_run(*NOT_LOADABLE[kind], tmp_path / "run")
     card = (tmp_path / "run" / "README.md").read_text()
     assert CLAIM not in card
-    assert "Neither timm nor transformers has this architecture" in card
+    assert "Neither timm nor transformers loads this folder as it is" in card

@@ -126,8 +126,8 @@ def _infer_spec(foreign: Any, state: State, facts: dict[str, Any], name: str) ->
             "pool": POOLS[foreign.global_pool],
             "activation": "gelu_tanh" if getattr(block.mlp.act, "approximate", "none") == "tanh" else "gelu",
         }
-    if getattr(foreign, "rope", None) is not None:
-        fields["position"] = "rotary_2d"  # other rotations are noticed when outputs are compared
+    if type(getattr(foreign, "rope", None)).__name__ == "RotaryEmbeddingDinoV3":  # timm has others too
+        fields["position"] = "rotary_2d"
     else:
         grid = [side // cell for side, cell in zip(fields["image_size"], fields["stem"]["patch"], strict=True)]
         fields["position_prefix"] = state["pos_embed"].shape[1] - grid[0] * grid[1]

@@ -61,7 +61,7 @@ def model_card(
         'timm (`create_model("local-dir:RUN", pretrained=True)`) and transformers\n'
         '(`AutoModelForImageClassification.from_pretrained("RUN")`) load this folder as it is.\n'
         if len(loadable_by) > 1
-        else "Neither timm nor transformers has this architecture; load it with `vitrail.load(RUN)`.\n"
+        else "Neither timm nor transformers loads this folder as it is; load it with `vitrail.load(RUN)`.\n"
     )
     calibrated = (
         f"Divide the outputs by the temperature in `calibration.json`, {calibration.temperature:.2f}, for calibrated "
