@@ -98,7 +98,9 @@ def test_relative_positions_are_added_to_the_keys(prefix: int, padded: bool, fus
         for other in range(60):
             down, right = other // 10 - one // 10 + 1, other % 10 - one % 10 + 1
             if 0 <= down < 3 and 0 <= right < 3:
-                r[prefix + one, prefix + other] = torch.cat([attention.rel_rows[down], attention.rel_columns[right]])
+                r[prefix + one, prefix + other] = torch.cat(
+                    [attention.rel_rows.table[0, down], attention.rel_columns.table[0, right]]
+                )
     scores = (torch.einsum("bhne,bhme->bhnm", q, k) + torch.einsum("bhne,nme->bhnm", q, r)) / 8**0.5
     hidden = (
         ~window_pairs(layout, window) if tokens.mask is None else ~(window_pairs(layout, window) & tokens.mask[:, None])

@@ -88,7 +88,7 @@ def attend_windows(
     around = windows.halo_cells(device)
     keys, values = (rearrange(gather_cells(x, around), "B H G h E -> (B G) H h E") for x in (k, to_cells(v)))
     heads = attend(q, keys, values, pair_mask=windows.visible(device).repeat(batch, 1, 1), bias=bias, fused=fused)
-    by_cell = rearrange(heads, "(B G) H b E -> B H (G b) E", B=batch)
+    by_cell = rearrange(heads, "(B G) H b E -> B H (G b) E", B=batch, G=len(around))  # a batch may be empty
     return to_map(by_cell.index_select(2, windows.place_in_blocks(device)), windows.grid)
 
 

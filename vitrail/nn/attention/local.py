@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from vitrail import spec
 from vitrail.nn.dot_product import attend, attention_weights
 from vitrail.nn.qkv import QkvBias
+from vitrail.nn.relative import RelativeTable, axis_offsets, relative_scores
 from vitrail.nn.rotary import Rotary, Rotary2d
 from vitrail.nn.self_attention import SelfAttention
 from vitrail.nn.window import Windows, check_window, count_visible, gather_cells
@@ -56,17 +57,19 @@ class Attention(SelfAttention):
         super().__init__(width=width, heads=heads, bias=bias, rotary=rotary, dropout_rate=dropout_rate)
         spec = spec or Spec()
         self.window = spec.window
-        half = width // heads // 2
-        # Not called weights: like other tables of positions they are not decayed.
-        self.rel_rows = nn.Parameter(torch.empty(spec.window, half)) if spec.relative else None
-        self.rel_columns = nn.Parameter(torch.empty(spec.window, width // heads - half)) if spec.relative else None
-        self.reset_parameters()
+        self.rel_rows: RelativeTable | None = None
+        self.rel_columns: RelativeTable | None = None
+        if spec.relative:
+            reach, half = spec.window // 2, width // heads // 2
+            self.rel_rows = RelativeTable(groups=1, reach=reach, width=half)
+            self.rel_columns = RelativeTable(groups=1, reach=reach, width=width // heads - half)
+            self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Start without a preference for any offset."""
         for table in (self.rel_rows, self.rel_columns):
             if table is not None:
-                nn.init.zeros_(table)
+                nn.init.zeros_(table.table)
 
     def forward(self, tokens: Tokens) -> Float[Tensor, "B N D"]:
         tokens.require_grid("local attention")
@@ -95,8 +98,8 @@ class Attention(SelfAttention):
         queries, keys, values = (_gather(x, cells) for x, cells in ((q, own), (k, seen), (v, seen)))
         bias = None if mask is None else _hide(_gather(mask[:, None, :, None].expand(-1, q.shape[1], -1, -1), seen), q)
         if self.rel_rows is not None:
-            steps = windows.steps(device)
-            relative = self._relative(queries, steps, steps, prefix)
+            offsets = axis_offsets(windows.block, windows.halo, before=self.window // 2, device=device)
+            relative = self._relative(queries, offsets, offsets, prefix)
             bias = relative if bias is None else relative + bias
         heads = attend(
             *(queries, keys, values),
@@ -111,26 +114,20 @@ class Attention(SelfAttention):
     def _relative(
         self,
         q: Float[Tensor, "B H N E"],
-        row_steps: Int64[Tensor, "Y Y2"],
-        column_steps: Int64[Tensor, "X X2"],
+        rows: Int64[Tensor, "Y Y2"],
+        columns: Int64[Tensor, "X X2"],
         prefix: int,
     ) -> Float[Tensor, "B H N M"]:
-        """q r / sqrt(E) for Y x X queries and the keys of `prefix` tokens and Y2 x X2 cells.
+        """q r / sqrt(E) for Y x X queries and the keys of `prefix` tokens and Y2 x X2 cells, by their offsets.
 
-        Steps say where a key's row or column lies in a query's window; pairs further apart get any number.
+        Pairs of cells that do not see each other get any number.
         """
         assert self.rel_rows is not None
         assert self.rel_columns is not None
-        half, scale = self.rel_rows.shape[1], q.shape[-1] ** -0.5
-        by_row, by_column = (
-            rearrange(F.linear(part * scale, table), "B H (Y X) k -> B H Y X k", Y=row_steps.shape[0])
-            for part, table in ((q[..., :half], self.rel_rows), (q[..., half:], self.rel_columns))
-        )
-        size = by_row.shape[:-1]
-        of_rows = by_row.gather(-1, row_steps.clamp(0, self.window - 1)[:, None].expand(*size, -1))
-        of_columns = by_column.gather(-1, column_steps.clamp(0, self.window - 1).expand(*size, -1))
-        scores = of_rows[..., :, None] + of_columns[..., None, :]
-        return F.pad(rearrange(scores, "B H Y X Y2 X2 -> B H (Y X) (Y2 X2)"), (prefix, 0))
+        on_grid = q.unflatten(2, (rows.shape[0], columns.shape[0])) * q.shape[-1] ** -0.5
+        parts = on_grid.split([table.table.shape[-1] for table in (self.rel_rows, self.rel_columns)], dim=-1)
+        scores = relative_scores(*parts, self.rel_rows(rows), self.rel_columns(columns))
+        return F.pad(scores, (prefix, 0))
 
     def weights(self, tokens: Tokens, queries: Int64[Tensor, " n"] | None = None) -> Float[Tensor, "B H N N"]:
         """Compute each head's attention from every token (row) to every token (column); zero outside the window.
@@ -140,16 +137,13 @@ class Attention(SelfAttention):
         tokens.require_grid("local attention")
         q, k, _ = self.split(tokens)
         prefix = tokens.layout.prefix
-        row_steps, column_steps = (
-            (torch.arange(side) - torch.arange(side)[:, None] + self.window // 2).to(q.device)
-            for side in tokens.layout.grid
-        )
-        near_rows, near_columns = ((steps >= 0) & (steps < self.window) for steps in (row_steps, column_steps))
+        rows, columns = (axis_offsets(side, side, device=q.device) for side in tokens.layout.grid)
+        near_rows, near_columns = (offsets.abs() <= self.window // 2 for offsets in (rows, columns))
         near = rearrange(near_rows[:, None, :, None] & near_columns[None, :, None, :], "Y X Z W -> (Y X) (Z W)")
         pairs = F.pad(near, (prefix, 0, prefix, 0), value=True)
         bias = None
         if self.rel_rows is not None:
-            relative = self._relative(q[:, :, prefix:], row_steps, column_steps, prefix)
+            relative = self._relative(q[:, :, prefix:], rows, columns, prefix)
             bias = F.pad(relative, (0, 0, prefix, 0))
         return attention_weights(q, k, mask=tokens.mask, pair_mask=pairs[None], bias=bias, queries=queries)
 
