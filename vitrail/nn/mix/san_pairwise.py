@@ -41,9 +41,8 @@ class Layer(RelationAttention):
     def mix(self, x: Float[Tensor, "B C Y X"], values: Float[Tensor, "B H E Y X"]) -> Float[Tensor, "B H E Y X"]:
         """Aggregate each window."""
         offsets = window_offsets(self.window, x.device).to(self.place.weight)
-        rows, columns = (
-            -2 / max(side - 1, 1) for side in x.shape[2:]
-        )  # the coordinates of a cell minus the next one's
+        # The coordinates of a cell minus those of the next row and column.
+        rows, columns = (-2 / max(side - 1, 1) for side in x.shape[2:])
         place = self.place(self.position(torch.stack([offsets[:, 0] * rows, offsets[:, 1] * columns], dim=1))).mT
         # The first layer is linear, so it is applied before the difference: once per cell, not once per pair.
         own, seen = self.relate(self.query(x)), neighbours(self.relate(self.key(x)), self.window)
