@@ -16,7 +16,6 @@ from vitrail.contract import Classifier
 from vitrail.errors import ShapeError, SpecError, UnknownNameError
 from vitrail.names import canonical
 from vitrail.tokens import Layout, Tokens
-from vitrail.verbs.models import models
 
 VIT = "vit_mu_patch16_224"
 STEREO: dict[str, Any] = {"image_size": (256,), "stem": {"name": "patch", "patch": (16,)}}
@@ -245,38 +244,6 @@ def test_gflops_match_the_paper() -> None:
     assert describe("ViT-B/16").gflops == pytest.approx(35.1, abs=0.1)  # 17.6 G multiply-adds
 
 
-@pytest.mark.parametrize("words", [[], ["attention=axial"], ["attention=local", "attention.window=5"]])
-def test_what_larger_images_cost(words: list[str]) -> None:
-    name = "deit_tiny_patch16_224"
-    entry = describe(name, words)
-    assert [cost[:2] for cost in entry.costs] == [(224, 197), (448, 785), (896, 3137)]
-    assert entry.costs[0].gflops == entry.gflops
-    with on_meta():
-        built = build(spec_named(name).override({"image_size": 896}).override_words(words))
-    assert entry.costs[2].gflops == built.flops() / 1e9
-    growth = entry.costs[2].gflops / entry.costs[1].gflops  # four times the tokens
-    assert growth > 8 if not words else growth < 4.5
-
-
-def test_sizes_that_a_model_does_not_take_have_no_cost() -> None:
-    assert describe("linear_32").costs == ()
-    assert [cost.image_size for cost in describe("vit_tiny_patch32_384", ["attention=local"]).costs] == [224, 448, 896]
-    too_wide = describe("vit_tiny_patch32_384", ["attention={name: local, window: 11}"])
-    assert [cost.image_size for cost in too_wide.costs] == [448, 896]
-    assert [cost.image_size for cost in describe("resnetv2_50x1_bit").costs] == [224, 448, 896]
-
-
-def test_a_setting_of_a_listed_model_starts_with_model() -> None:
-    assert (
-        models("deit_tiny_patch16", settings=["model.attention=axial"])[0].gflops
-        < describe("deit_tiny_patch16_224").gflops
-    )
-    with pytest.raises(SpecError, match=r"written model.KEY=VALUE(.|\n)*model.attention=axial"):
-        models("deit", settings=["attention=axial"])
-    with pytest.raises(SpecError, match="no setting 'attention'"):
-        models("resnetv2_50x1_bit", settings=["model.attention=axial"])
-
-
 @pytest.mark.parametrize("name", list_models())
 def test_the_catalogue(name: str) -> None:
     entry = describe(name)
@@ -353,25 +320,6 @@ def test_so400m_by_specification_alone() -> None:
         ({**VIDEO, "channels": 2, "position": "sincos_3d", "width": 28}, ["divisible by 8", "width=28", "width=32"]),
         ({"attention": {"name": "full", "window": 7}}, ["no setting 'window'"]),
         ({"attention": 3}, ["attention needs a name"]),
-        ({"attention": {"name": "local", "window": 4}}, ["window must be odd", "window=4", "window=5"]),
-        ({"attention": {"name": "local", "window": 0}}, ["window must be odd", "window=0", "window=1"]),
-        ({"attention": {"name": "local", "window": -3}}, ["window must be odd", "window=-3", "window=1"]),
-        ({"attention": {"name": "local", "window": 7.0}}, ["window", "valid integer"]),
-        (
-            {"attention": {"name": "local", "window": 15}},
-            ["must not exceed the grid", "a grid of 14 x 14", "window=13"],
-        ),
-        (
-            {"attention": "local", "image_size": (96, 224)},
-            ["must not exceed", "window=7, a grid of 6 x 14", "window=5"],
-        ),
-        (
-            {**STEREO, "attention": "local"},
-            ["a window needs a grid of rows and columns", "a grid of 16", "attention=full"],
-        ),
-        ({**VIDEO, "attention": "local"}, ["a window needs a grid of rows and columns", "a grid of 4 x 4 x 3"]),
-        ({**STEREO, "attention": "axial"}, ["axial attention needs a grid", "a grid of 16", "attention=full"]),
-        ({"attention": {"name": "axial", "window": 7}}, ["no setting 'window'"]),
     ],
 )
 def test_bad_specifications(fields: dict[str, Any], words: list[str]) -> None:
