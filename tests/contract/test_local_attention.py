@@ -167,7 +167,7 @@ def test_attention_dropout_acts_in_training_only(module: Any) -> None:
     attention.proj_drop.p = 0.0
     tokens = tokens_of(Layout((4, 4), 1), dtype=torch.float32)
     with torch.no_grad():
-        assert not torch.equal(attention.train()(tokens), attention(tokens))
+        assert (attention.train()(tokens) != attention(tokens)).any(dim=2).all()  # prefix tokens too
         assert torch.equal(attention.eval()(tokens), attention(tokens))
 
 
