@@ -266,25 +266,6 @@ def test_drop_path_grows_with_depth_and_preserves_the_mean() -> None:
         ({"qkv_bias": "q"}, ["qkv_bias", "'qv'", "'q'"]),
         ({"attention": {"name": "full", "window": 7}}, ["no setting 'window'"]),
         ({"attention": 3}, ["attention needs a name"]),
-        ({"attention": {"name": "local", "window": 4}}, ["window must be odd", "window=4", "window=5"]),
-        ({"attention": {"name": "local", "window": 0}}, ["window must be odd", "window=0", "window=1"]),
-        ({"attention": {"name": "local", "window": -3}}, ["window must be odd", "window=-3", "window=1"]),
-        ({"attention": {"name": "local", "window": 7.0}}, ["window", "valid integer"]),
-        (
-            {"attention": {"name": "local", "window": 15}},
-            ["must not exceed the grid", "a grid of 14 x 14", "window=13"],
-        ),
-        (
-            {"attention": "local", "image_size": (96, 224)},
-            ["must not exceed", "window=7, a grid of 6 x 14", "window=5"],
-        ),
-        (
-            {**STEREO, "attention": "local"},
-            ["a window needs a grid of rows and columns", "a grid of 16", "attention=full"],
-        ),
-        ({**VIDEO, "attention": "local"}, ["a window needs a grid of rows and columns", "a grid of 4 x 4 x 3"]),
-        ({**STEREO, "attention": "axial"}, ["axial attention needs a grid", "a grid of 16", "attention=full"]),
-        ({"attention": {"name": "axial", "window": 7}}, ["no setting 'window'"]),
     ],
 )
 def test_bad_specifications(fields: dict[str, Any], words: list[str]) -> None:
