@@ -8,7 +8,8 @@ The last tenth of the text is for validation. nanoGPT's settings for a CPU: 4 la
 batches of 12, no dropout, AdamW with betas 0.9 and 0.99, a learning rate from 1e-3 to 1e-4; it reports 1.88 after 2,000
 steps. Here it gets these 2,000 steps and, as `same time`, as many as fit into the minutes. It is written with PyTorch's
 own transformer layers. Vitrail's minutes cover the whole command. `--generate` trains nothing: it times generation with
-and without the cache of keys and values, in turns, for each size of model that the recipe chooses from.
+and without the cache of keys and values, in turns, for each size of model that the recipe chooses from, in processor
+time of one thread.
 
 Vitrail's loss is that of the best of about ten evaluations on the validation text, as nanoGPT's is; `last_loss` is that
 of its last step. The peer is scored once, at its end, with its own context of 64.
@@ -161,23 +162,27 @@ def row_of(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def time_generation(fields: dict[str, Any]) -> dict[str, Any]:
-    """Seconds to generate 256 characters with and without the cache, in turns; weights do not matter for that."""
+    """Processor seconds on one thread to generate 256 characters, with and without the cache, in turns.
+
+    Weights do not matter for that.
+    """
     import torch
 
     from vitrail.model.language import LanguageModel, Spec
     from vitrail.run.sampling import sample_tokens
 
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     model = LanguageModel(Spec(**fields, vocab=VOCAB, context=NUM_GENERATED)).eval()
     seconds: dict[bool, list[float]] = {True: [], False: []}
     texts = {}
     for _ in range(ROUNDS):
         for cached in (True, False):
-            started = time.perf_counter()
+            started = time.process_time()
             texts[cached] = list(
                 sample_tokens(model, [0], num=NUM_GENERATED - 1, temperature=0.8, seed=1, cached=cached)
             )
-            seconds[cached].append(time.perf_counter() - started)
+            seconds[cached].append(time.process_time() - started)
     ratios = sorted(plain / fast for fast, plain in zip(seconds[True], seconds[False], strict=True))
     return {
         "model": {key: fields[key] for key in ("width", "depth", "heads")},

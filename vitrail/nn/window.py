@@ -101,7 +101,7 @@ class Windows(NamedTuple):
 
 def gather_cells(x: Float[Tensor, "B H N E"], cells: Int64[Tensor, "G s"]) -> Float[Tensor, "B H G s E"]:
     """The cells of each block or halo, by their numbers."""
-    return x.index_select(2, cells.flatten()).unflatten(2, cells.shape)
+    return x.index_select(2, cells.flatten()).reshape(*x.shape[:2], *cells.shape, x.shape[3])
 
 
 def count_visible(grid: tuple[int, ...], window: int) -> int:

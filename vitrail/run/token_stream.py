@@ -13,11 +13,11 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.model.language import LanguageModel
 from vitrail.nn.attention.full import Attention
-from vitrail.nn.block import Block
+from vitrail.nn.block import Block, Mlp
 from vitrail.nn.rotary import rotate
 
 
@@ -76,10 +76,20 @@ class TokenStream:
         return model.logits(model.norm(x))[0]
 
 
-def _read_layer(block: object) -> _Layer:
+def _read_layer(block: nn.Module) -> _Layer:
     assert isinstance(block, Block)
-    assert isinstance(block.attn, Attention)
     attn, mlp = block.attn, block.mlp
-    matrices = [(each.weight.T.contiguous(), each.bias) for each in (attn.qkv, attn.proj, mlp.fc1, mlp.fc2)]
-    norms = [(each.weight, each.bias) for each in (block.norm1, block.norm2)]
-    return _Layer(norms[0], *matrices[:2], norms[1], *matrices[2:])
+    assert isinstance(attn, Attention)
+    assert isinstance(mlp, Mlp)
+    return _Layer(
+        norm1=(block.norm1.weight, block.norm1.bias),
+        qkv=_transpose(attn.qkv),
+        proj=_transpose(attn.proj),
+        norm2=(block.norm2.weight, block.norm2.bias),
+        fc1=_transpose(mlp.fc1),
+        fc2=_transpose(mlp.fc2),
+    )
+
+
+def _transpose(linear: nn.Linear) -> tuple[Tensor, Tensor]:
+    return linear.weight.T.contiguous(), linear.bias

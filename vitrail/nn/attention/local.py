@@ -124,9 +124,10 @@ class Attention(SelfAttention):
         """
         assert self.rel_rows is not None
         assert self.rel_columns is not None
-        on_grid = q.unflatten(2, (rows.shape[0], columns.shape[0])) * q.shape[-1] ** -0.5
-        parts = on_grid.split([table.table.shape[-1] for table in (self.rel_rows, self.rel_columns)], dim=-1)
-        scores = relative_scores(*parts, self.rel_rows(rows), self.rel_columns(columns))
+        on_grid = q.reshape(*q.shape[:2], rows.shape[0], columns.shape[0], q.shape[3]) * q.shape[3] ** -0.5
+        half = self.rel_rows.table.shape[-1]
+        tables = self.rel_rows(rows), self.rel_columns(columns)
+        scores = relative_scores(on_grid[..., :half], on_grid[..., half:], *tables)
         return F.pad(scores, (prefix, 0))
 
     def weights(self, tokens: Tokens, queries: Int64[Tensor, " n"] | None = None) -> Float[Tensor, "B H N N"]:
