@@ -94,6 +94,8 @@ def test_a_column_of_names_is_the_list_of_names(names: list[str]) -> None:
     assert column != [*names, "one more"]
     for index in range(-len(names), len(names)):
         assert column[index] == names[index]
+    assert column[1:-1] == names[1:-1]
+    assert column[::-2] == names[::-2]
     for index in (len(names), -len(names) - 1):
         with pytest.raises(IndexError):
             column[index]

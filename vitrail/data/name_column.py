@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from typing import overload
 
 
 class NameColumn(Sequence[str]):
@@ -24,7 +25,13 @@ class NameColumn(Sequence[str]):
     def __len__(self) -> int:
         return len(self._ends) - 1
 
-    def __getitem__(self, index: int) -> str:  # type: ignore[override]  # slices are not needed
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
             raise IndexError(index)
         index %= len(self)
