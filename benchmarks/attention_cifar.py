@@ -1,22 +1,19 @@
 """CIFAR-10 with convolutions and with attention in their place, at equal time: ResNets and Vision Transformers.
 
-    python benchmarks/attention_cifar.py cifar10.npz --work DIR --minutes 6 > benchmarks/attention-cifar-6.json
-    python benchmarks/attention_cifar.py cifar10.npz --work DIR --minutes 6 --methods conv,sasa --seeds 1 > ...
+    python benchmarks/attention_cifar.py cifar10.npz --work DIR --minutes 6 --out benchmarks/attention-cifar-6.json
 
-Every network has the same minutes on one core; two runs share the machine, each bound to a core of its own. All are
-trained by the recipe `scratch`, on all training images. The ResNets have about the same FLOPs, 81 to 102 million per
+Every network has the same processor minutes on one core; two runs share the machine (side_by_side.py). All are trained
+by the recipe `scratch`, on all training images. The ResNets have about the same FLOPs, 81 to 102 million per
 image: LR-Net's layer is cheaper, so it has 13 units instead of 8. Parameters, 1.9 to 2.9 million, follow;
 they are listed beside the accuracy, as are the steps that fitted into the time.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from pathlib import Path
 from typing import Any
 
-from side_by_side import COMMON, mean_and_interval, run_all
+from side_by_side import COMMON, Results, mean_and_interval, new_parser, run_all
 
 VIT = "vit_nano_conv4_32"
 METHODS: dict[str, tuple[str, ...]] = {
@@ -28,18 +25,28 @@ METHODS: dict[str, tuple[str, ...]] = {
     "axial": ("resnet26_axial_32",),
     "augmented": ("resnet26_augmented_32",),
     "vit": (VIT,),
-    "vit_local": (VIT, "attention=local"),
+    "vit_local": (VIT, "attention=local", "attention.window=3"),
     "vit_axial": (VIT, "attention=axial"),
     "perceiver": ("perceiver_nano_32",),
 }
 """For each row, a model of the catalogue and what changes in its specification."""
+SETTINGS = {"perceiver": ("small_until=0",)}  # it reads smaller images badly
 
 
 def command(data: Path, method: str, minutes: float, seed: int, run: Path) -> list[str]:
     """The command that trains one network."""
     name, *changes = METHODS[method]
     words = ["train", str(data), "--recipe", "scratch", "--minutes", str(minutes), "--run", str(run)]
-    return [*words, "--seed", str(seed), "--model", name, *COMMON, *(f"model.{change}" for change in changes)]
+    return [
+        *words,
+        "--seed",
+        str(seed),
+        "--model",
+        name,
+        *COMMON,
+        *(f"model.{change}" for change in changes),
+        *SETTINGS.get(method, ()),
+    ]
 
 
 def cost(method: str) -> dict[str, Any]:
@@ -58,34 +65,27 @@ def cost(method: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the benchmark and print one JSON document."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=6.0)
+    """Run what is missing and write one JSON document."""
+    parser = new_parser(minutes=6.0)
     parser.add_argument("--methods", default=",".join(METHODS))
-    parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
-    from vitrail.benchmark.compare import hardware
-
     methods = args.methods.split(",")
     costs = {method: cost(method) for method in methods}  # first: a name that does not exist ends the benchmark here
-    keys = {f"{method}-{args.minutes:g}-{seed}": (method, seed) for seed in range(args.seeds) for method in methods}
-    jobs = {
-        name: [command(args.data, method, args.minutes, seed, args.work / name / "model")]
-        for name, (method, seed) in keys.items()
-    }
-    rows = run_all(jobs, args.work)
-    summary = [
+    results = Results(args.out, {"minutes": args.minutes, "costs": costs})
+    rows = run_all(
         {
-            "method": method,
-            **costs[method],
-            **mean_and_interval([rows[name]["accuracy"] for name, key in keys.items() if key[0] == method]),
-            "steps": [rows[name]["steps"][-1] for name, key in keys.items() if key[0] == method],
+            f"{method}-{seed}": [command(args.data, method, args.minutes, seed, args.work / f"{method}-{seed}")]
+            for seed in range(args.seeds)
+            for method in methods
+        },
+        results,
+    )
+    results.write(
+        {
+            method: mean_and_interval([rows[f"{method}-{seed}"]["accuracy"] for seed in range(args.seeds)])
+            for method in methods
         }
-        for method in methods
-    ]
-    print(json.dumps({"minutes": args.minutes, "hardware": hardware(), "summary": summary, "rows": rows}, indent=1))
+    )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from side_by_side import COMMON, Results, mean_and_interval, run_all, write_part
+from side_by_side import COMMON, Results, mean_and_interval, new_parser, run_all, write_part
 
 TEACHERS = {
     "convolutional": ["--model", "resnetv2_50x1_bit", "model.layers=[1,1,1,1]", "model.image_size=64"],
@@ -32,13 +32,8 @@ NUM_IMAGES = 10_000
 
 def main() -> None:
     """Run what is missing and write one JSON document."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=10.0)
+    parser = new_parser(minutes=10.0)
     parser.add_argument("--teacher-minutes", type=float, default=20.0)
-    parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
     work, seeds = args.work, range(args.seeds)
     facts = {"minutes": args.minutes, "teacher_minutes": args.teacher_minutes, "images": NUM_IMAGES}

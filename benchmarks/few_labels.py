@@ -11,11 +11,10 @@ are CIFAR-10's 10,000.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
-from side_by_side import COMMON, Results, Rows, mean_and_interval, run_all, write_part
+from side_by_side import COMMON, Results, Rows, mean_and_interval, new_parser, run_all, write_part
 
 MODEL = "vit_nano_conv4_32"
 PRETRAINED = 0.5  # of the minutes
@@ -47,18 +46,13 @@ def commands(method: str, data: tuple[Path, Path, Path], minutes: float, seed: i
 
 def main() -> None:
     """Run what is missing and write one JSON document."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=10.0)
+    parser = new_parser(minutes=10.0)
     parser.add_argument("--labels", default="500,5000")
     parser.add_argument("--methods", default=",".join(METHODS))
-    parser.add_argument("--seeds", default="0,1,2")
     args = parser.parse_args()
     keys = {
-        f"{method}-{labels}-{seed}": (method, int(labels), int(seed))
-        for seed in args.seeds.split(",")
+        f"{method}-{labels}-{seed}": (method, int(labels), seed)
+        for seed in range(args.seeds)
         for labels in args.labels.split(",")
         for method in args.methods.split(",")
     }

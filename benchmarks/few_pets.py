@@ -9,12 +9,11 @@ Every method but the probe, which is over before that, has the same processor mi
 
 from __future__ import annotations
 
-import argparse
 import zipfile
 from pathlib import Path
 
 import numpy as np
-from side_by_side import COMMON, Results, mean_and_interval, run_all
+from side_by_side import COMMON, Results, mean_and_interval, new_parser, run_all
 
 METHODS = ("probe", "pretrain", "noisy_student", "pretrain+noisy_student")
 NUM_LABELLED = 5  # per breed
@@ -60,13 +59,8 @@ def commands(method: str, data: tuple[Path, Path, Path], weights: str, minutes: 
 
 def main() -> None:
     """Run what is missing and write one JSON document."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("data", type=Path)
+    parser = new_parser(minutes=10.0)
     parser.add_argument("--weights", required=True)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
     results = Results(args.out, {"minutes": args.minutes, "labels_per_class": NUM_LABELLED})
     jobs = {}

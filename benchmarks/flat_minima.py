@@ -8,11 +8,9 @@ of sam` stops after as many steps as SAM took. The sharpness is that of 256 trai
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
 from typing import Any
 
-from side_by_side import COMMON, Results, classifier_row, mean_and_interval, run_all, write_part
+from side_by_side import COMMON, Results, classifier_row, mean_and_interval, new_parser, run_all, write_part
 
 MODEL, RHO, NUM_IMAGES = "vit_nano_conv4_32", 0.05, 10_000
 NAMES = ("plain", "sam", "plain, steps of sam")
@@ -25,13 +23,7 @@ def read(documents: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     """Run what is missing and write one JSON document."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seeds", type=int, default=3)
-    args = parser.parse_args()
+    args = new_parser(minutes=10.0).parse_args()
     work, seeds = args.work, range(args.seeds)
     results = Results(args.out, {"minutes": args.minutes, "rho": RHO, "model": MODEL, "images": NUM_IMAGES})
     data = {seed: str(write_part(args.data, work, NUM_IMAGES, seed)[0]) for seed in seeds}

@@ -9,11 +9,9 @@ neighbours.
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
 from typing import Any
 
-from side_by_side import COMMON, Results, mean_and_interval, run_all
+from side_by_side import COMMON, Results, mean_and_interval, new_parser, run_all
 
 
 def read(documents: list[dict[str, Any]]) -> dict[str, Any]:
@@ -23,13 +21,7 @@ def read(documents: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     """Run what is missing and write one JSON document."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seeds", type=int, default=3)
-    args = parser.parse_args()
+    args = new_parser(minutes=10.0).parse_args()
     results = Results(args.out, {"data": args.data.name, "minutes": args.minutes, "cores": 1})
     jobs = {}
     for seed in range(args.seeds):

@@ -7,6 +7,7 @@ checkpoint, if that is still there.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -25,6 +26,17 @@ import numpy as np
 T_95 = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's t, two-sided, by the number of seeds
 COMMON = ("--json", "--quiet")
 Rows = dict[str, dict[str, Any]]
+
+
+def new_parser(*, minutes: float) -> argparse.ArgumentParser:
+    """The arguments of every such comparison."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--work", type=Path, required=True, help="for runs and parts of the data")
+    parser.add_argument("--out", type=Path, required=True, help="the JSON document; rows that it has are not run again")
+    parser.add_argument("--minutes", type=float, default=minutes)
+    parser.add_argument("--seeds", type=int, default=3)
+    return parser
 
 
 def write_part(source: Path, folder: Path, num: int, seed: int) -> tuple[Path, Path, Path]:
