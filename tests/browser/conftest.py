@@ -15,9 +15,12 @@ from playwright.sync_api import Browser, expect, sync_playwright
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
-    """A browser; where there is none, the tests that need it are skipped."""
+    """A browser; where there is none, the tests that need it are skipped.
+
+    It ends with these tests: while it is there, its event loop counts as running, and no other could start.
+    """
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None:
         pytest.skip("no chromium here: apt-get install chromium")

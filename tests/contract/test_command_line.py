@@ -40,7 +40,7 @@ def test_an_interrupt_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     from vitrail import __main__ as entry
     from vitrail.verbs import models
 
-    def interrupted(pattern: str) -> None:
+    def interrupted(pattern: str, settings: list[str]) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(models, "models", interrupted)
