@@ -1,9 +1,10 @@
 """How a run's minutes are used: the forecast beside the measured speed, and the share of the time that trains.
 
     export ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2  # a newer machine behaves like an older one
-    python benchmarks/minutes.py pets --weights deit_tiny_patch16_224 --rounds 3 > benchmarks/minutes-avx2.json
+    python benchmarks/minutes.py pets --weights deit_tiny_patch16_224 --rounds 2 > benchmarks/minutes-avx2.json
 
-Fine-tuning and probing, in turns, on a machine that does nothing else. Training from scratch is in scratch-5-avx2.json.
+Fine-tuning and probing, in turns. The second of the two committed rounds met a machine whose speed changed.
+Training from scratch is in scratch-5-avx2.json.
 A probe is over when its features are computed, so its share of the minutes is not the point; its forecast is.
 """
 

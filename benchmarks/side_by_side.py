@@ -62,8 +62,11 @@ class Results:
     """The output file: a JSON document whose `rows` are the finished runs by name."""
 
     def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
-        self.path, self.facts = path, facts
-        self.rows: Rows = json.loads(path.read_text())["rows"] if path.is_file() else {}
+        self.path, self.facts = path, json.loads(json.dumps(facts))
+        stored = json.loads(path.read_text()) if path.is_file() else {**self.facts, "rows": {}}
+        if any(stored[key] != value for key, value in self.facts.items()):
+            raise SystemExit(f"{path} holds another comparison: { ({key: stored[key] for key in self.facts}) }.")
+        self.rows: Rows = stored["rows"]
         self.lock = threading.Lock()
 
     def write(self, summary: object = None) -> None:

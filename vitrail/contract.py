@@ -103,8 +103,8 @@ class Classifier(Model):
         """Compute the logits of each head; a distilled model has two."""
         return (self.classify(tokens),)
 
-    def forward(self, *inputs: Float[Tensor, "B C *size"]) -> Float[Tensor, "B K"]:
-        return self.classify(self.encode(self.tokenize(*inputs)))
+    def forward(self, image: Float[Tensor, "B C *size"], *more: Float[Tensor, "B C *size"]) -> Float[Tensor, "B K"]:
+        return self.classify(self.encode(self.tokenize(image, *more)))
 
     def explain(self, image: Any, **options: Any) -> Any:
         """Show what the model looks at in an image; see `vitrail.explain`."""

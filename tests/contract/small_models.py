@@ -33,7 +33,10 @@ SMALL: dict[str, dict[str, Any]] = {
 # These have no class token, and no blocks of attention and MLP: of the explanations, they have Grad-CAM's.
 RESNETS: dict[str, dict[str, Any]] = {
     f"resnet, {name}": {"name": f"{name}_32", "layers": (1, 1)}
-    for name in ("resnet26", "resnet26_sasa", "resnet26_axial", "resnet26_augmented", "san10_pairwise")
+    for name in (
+        *("resnet26", "resnet26_sasa", "resnet26_lrnet", "resnet26_axial", "resnet26_augmented"),
+        *("san10_pairwise", "san10_patchwise"),
+    )
 }
 
 

@@ -46,15 +46,11 @@ def _export(tracer: Tracer, form: str, folder: Path, **changed: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("kind", "more", "forms"),
-    [
-        ("class token", {}, FORMATS_TO_TRY),
-        ("local", {"depth": 1}, FORMATS_TO_TRY),
-        ("dinov3", {}, ["onnx", "pt2"]),
-    ],
+    ("kind", "forms"),
+    [("class token", FORMATS_TO_TRY), ("axial", ["pt2"]), ("dinov3", ["onnx", "pt2"])],
 )
-def test_one_dynamic_graph_takes_every_size(tmp_path: Path, kind: str, more: dict[str, Any], forms: list[str]) -> None:
-    model = small(kind, **more)
+def test_one_dynamic_graph_takes_every_size(tmp_path: Path, kind: str, forms: list[str]) -> None:
+    model = small(kind)
     tracer = Tracer(Graph(prepare_for_export(model, dynamic=True)), dynamic=True)
     for form in forms:
         opened = _export(tracer, form, tmp_path)
@@ -139,6 +135,11 @@ def test_a_file_with_wrong_metadata_is_rejected(tmp_path: Path, changed: dict[st
 def test_tokens_with_rotary_positions_cannot_be_merged() -> None:
     with pytest.raises(ExportError, match="--merge does not work with rotary positions"):
         prepare_for_export(small("dinov3"), merge=8)
+
+
+def test_local_attention_cannot_be_dynamic() -> None:
+    with pytest.raises(ExportError, match=r"local attention is exported for a fixed image size(.|\n)*--size"):
+        prepare_for_export(small("local"), dynamic=True)
 
 
 def test_sine_positions_cannot_be_dynamic() -> None:

@@ -179,6 +179,8 @@ def test_every_layer_has_a_name_for_photos_and_one_for_small_images() -> None:
     assert spec_named("resnet26_sasa").mix.window == 7
     assert spec_named("resnet26_sasa_32").mix.window == 3
     assert spec_named("resnet26_lrnet_64").mix.window == 7
+    with pytest.raises(SpecError, match=r"too small for windows(.|\n)*8 pixels(.|\n)*resnet26_sasa_32"):
+        spec_named("resnet26_sasa_8")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -262,6 +262,11 @@ def test_drop_path_grows_with_depth_and_preserves_the_mean() -> None:
             ["rotary_2d positions need heads of a width divisible by 4", "heads=16"],
         ),
         ({**STEREO, "position": "rotary_2d"}, ["rotary_2d needs a grid of 2 dimensions", "grid of 16", "sincos_1d"]),
+        ({"mlp": "swiglu", "activation": "gelu_tanh"}, ["gated MLP has its own activation", "activation=gelu_tanh"]),
+        (
+            {"attention": {"name": "local", "window": 3, "relative": True}, "heads": 32},
+            ["at least two numbers", "heads=16"],
+        ),
         ({"mlp": "glu"}, ["mlp", "'mlp' or 'swiglu'", "'glu'"]),
         ({"qkv_bias": "q"}, ["qkv_bias", "'qv'", "'q'"]),
         ({"attention": {"name": "full", "window": 7}}, ["no setting 'window'"]),

@@ -1,12 +1,11 @@
 """The names of a table's samples in one block of memory.
 
 A hundred thousand Python strings take tens of megabytes; as one column of bytes they take as many bytes as characters.
-NumPy's strings cannot hold file names that are not UTF-8, so the bytes are the file system's.
+NumPy's strings cannot hold file names that are not UTF-8, which Python writes with surrogates.
 """
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
@@ -18,7 +17,7 @@ class NameColumn(Sequence[str]):
     def __init__(self, names: Iterable[str]) -> None:
         text, ends = bytearray(), array("q", [0])
         for name in names:
-            text += os.fsencode(name)
+            text += name.encode("utf-8", "surrogatepass")
             ends.append(len(text))
         self._text, self._ends = bytes(text), ends
 
@@ -35,7 +34,7 @@ class NameColumn(Sequence[str]):
         if not -len(self) <= index < len(self):
             raise IndexError(index)
         index %= len(self)
-        return os.fsdecode(self._text[self._ends[index] : self._ends[index + 1]])
+        return self._text[self._ends[index] : self._ends[index + 1]].decode("utf-8", "surrogatepass")
 
     def __iter__(self) -> Iterator[str]:
         return (self[index] for index in range(len(self)))

@@ -81,7 +81,7 @@ class Table:
     """A hash of all contents, for sources that are read as a whole."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.names, NameColumn):
+        if isinstance(self.names, list | tuple):  # other sequences hold no string per name either
             object.__setattr__(self, "names", NameColumn(self.names))
 
     def __len__(self) -> int:

@@ -88,11 +88,17 @@ def prepare_for_export(model: Classifier, *, merge: int = 0, dynamic: bool = Fal
             model.blocks[-1] = LastBlock(last, 1 + model.spec.distilled)
     if dynamic and isinstance(model, VisionTransformer):
         _resize_positions_in_graph(model)
-    mix = getattr(model.spec, "mix", None)
+    mix, attention = (getattr(model.spec, name, None) for name in ("mix", "attention"))
     if dynamic and mix is not None and mix.name != "conv":
         raise ExportError(
             "a ResNet with attention is exported for a fixed image size.",
             got=f"--dynamic, mix={mix.name}.",
+            hint="--size ROWSxCOLUMNS.",
+        )
+    if dynamic and attention is not None and not attention.any_size:
+        raise ExportError(
+            f"a model with {attention.name} attention is exported for a fixed image size.",
+            got=f"--dynamic, attention={attention.name}.",
             hint="--size ROWSxCOLUMNS.",
         )
     return model

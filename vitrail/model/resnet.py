@@ -23,6 +23,7 @@ from vitrail.nn.mix import conv
 from vitrail.tokens import Layout
 
 MIXES = "vitrail.nn.mix"
+MIN_WINDOW = 3  # a smaller one sees only its own cell
 
 
 class Spec(ImageSpec):
@@ -128,5 +129,11 @@ def spec_named(name: str) -> Spec | None:
     mix = plug.load(MIXES, fields.get("mix", "conv")).Spec()
     if hasattr(mix, "window"):  # the largest that fits, up to the paper's
         fitting = min(min(grid) for grid in plain.smallest_maps())
+        if fitting < MIN_WINDOW:
+            raise SpecError(
+                "the image is too small for windows in every stage.",
+                got=f"{side} pixels, a map of {fitting} cells in the last stage.",
+                hint=f"{match['family']}_32.",
+            )
         fields["mix"] = mix.override({"window": min(mix.window, fitting - 1 + fitting % 2)})
     return Spec.parse({**fields, "image_size": side})

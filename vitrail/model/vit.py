@@ -72,6 +72,10 @@ class Spec(ImageSpec):
         check_position(self.position, grid)
         self.attention.check_grid(grid)
         check_rotary(self.position, self.width, self.heads)
+        if self.mlp == "swiglu" and self.activation != "gelu":
+            raise SpecError(
+                "a gated MLP has its own activation.", got=f"mlp=swiglu, activation={self.activation}.", hint="mlp=mlp."
+            )
         if self.pool == "token" and not self.class_token:
             raise SpecError("pool=token needs a class token.", got="class_token=False.", hint="pool=mean.")
         if self.distilled and not (self.class_token and self.pool == "token"):

@@ -58,9 +58,10 @@ class Rotary2d(nn.Module):
     def fit(self, layout: Layout) -> None:
         """Keep the angles for this layout."""
         self.layout: Layout | None = layout
+        like = self._buffers.get("cos")
         cos, sin = _cos_and_sin(_angles(layout, self.width, torch.device("cpu")))  # also for a model on meta
-        self.register_buffer("cos", cos, persistent=False)
-        self.register_buffer("sin", sin, persistent=False)
+        self.register_buffer("cos", cos if like is None else cos.to(like), persistent=False)
+        self.register_buffer("sin", sin if like is None else sin.to(like), persistent=False)
 
     def forward(
         self,

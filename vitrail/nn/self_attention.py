@@ -1,7 +1,7 @@
 """What every self-attention has: queries, keys and values of each head in one projection, and the output projection.
 
-How the tokens are mixed is up to the entries of `nn/attention`. All have the same weights, so those of one load into
-another.
+How the tokens are mixed is up to the entries of `nn/attention`. All have these weights, so those of full attention load
+into the others.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class Windows(NamedTuple):
         """The place of each halo cell in the window of each cell, numbered by row; -1 outside the window."""
         steps = self.steps(device)
         rows, columns = steps[:, None, :, None], steps[None, :, None, :]
-        place = (rows * self.window + columns).masked_fill((rows < 0) | (columns < 0), -1)
+        place = (rows * self.window + columns).masked_fill(~((rows >= 0) & (columns >= 0)), -1)
         return rearrange(place, "by bx hy hx -> (by bx) (hy hx)")
 
     def steps(self, device: torch.device | str = "cpu") -> Int64[Tensor, "b h"]:
@@ -112,11 +112,10 @@ def count_visible(grid: tuple[int, ...], window: int) -> int:
     return math.prod(along)
 
 
-def neighbours(x: Float[Tensor, "B C Y X"], window: int, stride: int = 1) -> Float[Tensor, "B C k Y2 X2"]:
+def neighbours(x: Float[Tensor, "B C Y X"], window: int) -> Float[Tensor, "B C k Y X"]:
     """The cells of each window, in rows; those beyond the grid are zeros. For layers whose scores are no products."""
-    batch, channels, *grid = x.shape
-    rows, columns = (-(-side // stride) for side in grid)
-    cells = F.unfold(x, window, padding=window // 2, stride=stride)
+    batch, channels, rows, columns = x.shape
+    cells = F.unfold(x, window, padding=window // 2)
     return cells.view(batch, channels, window * window, rows, columns)
 
 

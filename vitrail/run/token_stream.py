@@ -38,7 +38,7 @@ class TokenStream:
     def __init__(self, model: LanguageModel) -> None:
         spec, weight = model.spec, model.embed.weight
         self.model, self.num_read = model, 0
-        self.layers = [_read_layer(block) for block in model.blocks]
+        self.layers: list[_Layer] = []  # a second copy of the matrices, made for the first step
         shape = (2, spec.depth, 1, spec.heads, spec.context, spec.width // spec.heads)
         self.cache: Float[Tensor, "2 L 1 H M E"] = torch.empty(shape, dtype=weight.dtype, device=weight.device)
 
@@ -54,6 +54,7 @@ class TokenStream:
     def step(self, number: int) -> Float[Tensor, " V"]:
         """Read one more token; return the logits for the one after it."""
         model, place = self.model, self.num_read
+        self.layers = self.layers or [_read_layer(block) for block in model.blocks]
         width, heads, eps = (model.spec.width,), model.spec.heads, model.spec.norm_eps
         embed, rotary = model.embed, model.rotary
         x = embed.weight[number : number + 1]

@@ -21,6 +21,7 @@ from vitrail.data.arrow.columns import (
 )
 from vitrail.data.arrow.files import ParquetReader
 from vitrail.data.class_folders import has_class_folders
+from vitrail.data.name_column import NameColumn
 from vitrail.data.table import NO_SPLIT, Content, Table, split_number
 
 SUFFIX = ".parquet"
@@ -63,7 +64,7 @@ def open_source(location: str, *, target: str | None = None) -> Table:
             columns, str(path), folder=folder, root=path, class_names=class_names, splits=splits, target=target
         )
     rows = [(file, row) for file in files for row in range(file.num_rows)]
-    names = [f"{file.path.stem}:{row}" for file, row in rows]
+    names = NameColumn(f"{file.path.stem}:{row}" for file, row in rows)
 
     def content(index: int) -> Content:
         file, row = rows[index]

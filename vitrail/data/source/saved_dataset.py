@@ -22,6 +22,7 @@ from vitrail.data.arrow.columns import (
 from vitrail.data.arrow.files import read_arrow_stream
 from vitrail.data.class_folders import has_class_folders
 from vitrail.data.decode import read_file
+from vitrail.data.name_column import NameColumn
 from vitrail.data.table import NO_SPLIT, Content, Table, split_number
 from vitrail.errors import DataError, brief
 
@@ -54,11 +55,11 @@ def open_source(location: str) -> Table:
             chunks.append((len(names), normalise_column(chunk, str(folder))))
             names += [f"{folder.name}/{len(names) + row:06d}" for row in range(len(chunk))]
         splits += [split] * len(table)
-    starts = np.array([start for start, _ in chunks])
+    column, starts = NameColumn(names), np.array([start for start, _ in chunks])
 
     def content(index: int) -> Content:
         start, chunk = chunks[int(np.searchsorted(starts, index, side="right")) - 1]
-        return read_image_cell(chunk[index - start], path, names[index])
+        return read_image_cell(chunk[index - start], path, column[index])
 
     return build_table(
         {"label": concat_columns(labels, str(path))},
@@ -66,7 +67,7 @@ def open_source(location: str) -> Table:
         folder=path,
         root=path,
         class_names=class_names,
-        names=names,
+        names=column,
         splits=np.array(splits, dtype=np.int8),
         content=content,
     )

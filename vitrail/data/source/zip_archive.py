@@ -9,6 +9,7 @@ import numpy as np
 
 from vitrail.data.class_folders import UNSUPPORTED, arrange, is_companion, is_image_name
 from vitrail.data.decode import MAX_BYTES, too_large
+from vitrail.data.name_column import NameColumn
 from vitrail.data.table import Finding, Table, encode_labels
 from vitrail.errors import DataError, brief
 
@@ -34,7 +35,7 @@ def open_source(location: str) -> Table:
     infos, findings = list_members(archive)
     places, ignored = arrange(list(infos), str(path), findings)
     classes, labels = encode_labels([place.label for place in places])
-    names = [place.name for place in places]
+    names = NameColumn(place.name for place in places)
     file_stat = path.stat()
 
     def stamp(index: int) -> str:

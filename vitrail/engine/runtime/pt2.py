@@ -40,7 +40,7 @@ OPERATORS = {
     *("scaled_dot_product_attention.default", "select.int", "sigmoid.default", "silu.default", "sin.default"),
     *("slice.Tensor", "softmax.int", "sort.default", "square.default", "stack.default", "sub.Tensor"),
     *("sum.dim_IntList", "sym_size.int", "tanh.default", "tensordot.default", "to.device", "to.dtype"),
-    *("topk.default", "transpose.int", "unbind.int", "unfold.default", "unsqueeze.default", "view.default"),
+    *("topk.default", "transpose.int", "unbind.int", "unsqueeze.default", "view.default"),
     *("view_as.default", "where.self", "zeros_like.default"),
 }
 """All aten operators that exports use: a contract test exports every kind of model."""

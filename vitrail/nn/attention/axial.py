@@ -32,6 +32,7 @@ class Spec(spec.Spec):
 
     name: Literal["axial"] = "axial"
     needs_grid: ClassVar[bool] = True
+    any_size: ClassVar[bool] = True
 
     def check_grid(self, grid: tuple[int, ...]) -> None:
         """Reject a grid that is a single row: there, axial attention is full attention."""

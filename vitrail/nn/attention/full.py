@@ -27,6 +27,7 @@ class Spec(spec.Spec):
 
     name: Literal["full"] = "full"
     needs_grid: ClassVar[bool] = False
+    any_size: ClassVar[bool] = True
 
     def check_grid(self, grid: tuple[int, ...]) -> None:
         """Accept any grid."""

@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from vitrail import spec
+from vitrail.errors import SpecError
 from vitrail.nn.dot_product import attend, attention_weights
 from vitrail.nn.qkv import QkvBias
 from vitrail.nn.relative import RelativeTable, axis_offsets, relative_scores
@@ -35,6 +36,8 @@ class Spec(spec.Spec):
     window: int = 7
     relative: bool = False
     needs_grid: ClassVar[bool] = True
+    any_size: ClassVar[bool] = False
+    """Whether one exported graph takes every image size: a graph has a fixed number of blocks."""
 
     def check_grid(self, grid: tuple[int, ...]) -> None:
         """Reject an even window, one larger than the grid, and a grid that is not of rows and columns."""
@@ -57,6 +60,12 @@ class Attention(SelfAttention):
         super().__init__(width=width, heads=heads, bias=bias, rotary=rotary, dropout_rate=dropout_rate)
         spec = spec or Spec()
         self.window = spec.window
+        if spec.relative and width // heads < 2:
+            raise SpecError(
+                "relative positions need heads of at least two numbers, one for rows and one for columns.",
+                got=f"width={width}, heads={heads}.",
+                hint=f"heads={width // 2}.",
+            )
         self.rel_rows: RelativeTable | None = None
         self.rel_columns: RelativeTable | None = None
         if spec.relative:

@@ -59,6 +59,8 @@ class Layer(MapAttention):
         """Compose each window."""
         windows = windows_on((x.shape[2], x.shape[3]), self.window)
         q, k = (to_cells(split_map(project(x), self.heads)) for project in (self.query, self.key))
+        centre = k.mean(dim=2, keepdim=True)  # the same for both changes nothing, but squares are smaller to round
+        q, k = q - centre, k - centre
         # -(q - k)^2 is (2q, -1)'(k, k^2) up to -q^2, which a softmax over k does not notice.
         q = torch.cat([2 * q, -torch.ones_like(q)], dim=-1) * 2**0.5  # undoes the scaling of scores
         k = torch.cat([k, k.square()], dim=-1)

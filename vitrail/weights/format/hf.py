@@ -192,6 +192,8 @@ def write(state: Mapping[str, Tensor], fields: Fields) -> State:
     if family == "dinov3_vit":
         # The whole sequence is its output, so `pool` is the reader's choice.
         rules.require(fields, "transformers", norm_after_pool=False, class_token=True)
+        if fields.get("layer_scale") is None:
+            raise WeightsError("transformers' DINOv3 has a layer scale.", got="a model without one.", hint="--to timm.")
         state = {**state, "mask_token": torch.zeros_like(state["cls_token"])}  # only for pre-training
     if family.startswith("dinov2"):
         state = {**state, "mask_token": torch.zeros(1, state["norm.weight"].shape[0])}  # only for pre-training
