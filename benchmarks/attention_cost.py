@@ -180,7 +180,7 @@ def plot(document: dict, path: Path) -> None:
             axis.loglog(*numbers, "o-", markersize=3, label=f"{name} (N^{exponent:.2f})")
         axis.set(xlabel="tokens", ylabel=label)
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=7)
+        axis.legend(fontsize=7, loc="upper left")
     figure.savefig(path, dpi=110)
 
 
