@@ -43,6 +43,18 @@ def test_every_kind_of_model_is_explained(kind: str) -> None:
     assert found.figure().axes
 
 
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("class token", "every token attends to all tokens,"),
+        ("local", "every patch attends to the 5 x 5 patches around it,"),
+        ("axial", "every patch attends to the patches of its row, then of its column,"),
+    ],
+)
+def test_the_page_says_what_a_patch_attends_to(kind: str, words: str) -> None:
+    assert words in explain(small(kind), random_image()).page()
+
+
 def test_timms_dinov3_is_adopted_with_its_positions() -> None:
     model = foreign("timm's dinov3")
     spec = adopt(model).spec

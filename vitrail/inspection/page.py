@@ -252,6 +252,7 @@ def _facts(explanation: Explanation, data: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": model.name or type(model).__name__,
         "attention": trace.has_attention(model),
+        "sees": model.spec.attention.sees if trace.has_attention(model) else "",
         "latents": model.spec.num_latents if trace.has_latents(model) else 0,
         "stages": getattr(spec, "num_stages", 0),
         "cross_heads": getattr(spec, "cross_heads", 0),

@@ -43,6 +43,11 @@ class Spec(spec.Spec):
                 hint="attention=full.",
             )
 
+    @property
+    def sees(self) -> str:
+        """What a cell attends to, in words."""
+        return "the patches of its row, then of its column"
+
 
 class Attention(SelfAttention):
     """Multi-head self-attention along one dimension of the grid after the other, the last one first."""

@@ -32,6 +32,11 @@ class Spec(spec.Spec):
     def check_grid(self, grid: tuple[int, ...]) -> None:
         """Accept any grid."""
 
+    @property
+    def sees(self) -> str:
+        """What a cell attends to, in words."""
+        return "all tokens"
+
 
 class Attention(SelfAttention):
     """Multi-head self-attention; `causal` hides later tokens, `Tokens.mask` hides padding."""

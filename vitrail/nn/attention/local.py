@@ -43,6 +43,11 @@ class Spec(spec.Spec):
         """Reject an even window, one larger than the grid, and a grid that is not of rows and columns."""
         check_window(self.window, grid)
 
+    @property
+    def sees(self) -> str:
+        """What a cell attends to, in words."""
+        return f"the {self.window} x {self.window} patches around it"
+
 
 class Attention(SelfAttention):
     """Multi-head self-attention of every cell to its window, in blocks."""
