@@ -16,10 +16,11 @@ def open_unlabelled(data: str | Path, *, data_dir: str | Path | None = None, tar
         raise DataError("--target names a number to predict.", got=f"--target {target}.", hint="the command without.")
     try:
         return open_data(data, data_dir=data_dir)
-    except DataError:
-        path = Path(data)
-        if path.is_dir():
-            return folder_table(path)
-        if path.suffix.lower() != ".zip" or not path.exists():
-            raise
-        return as_table(list(find_images([str(path)])), str(path), root=path)
+    except DataError as error:
+        problem = error.with_traceback(None)  # whose frames hold all names
+    path = Path(data)
+    if path.is_dir():
+        return folder_table(path)
+    if path.suffix.lower() != ".zip" or not path.exists():
+        raise problem
+    return as_table(list(find_images([str(path)])), str(path), root=path)
