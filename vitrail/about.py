@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from vitrail.calibration import Calibration
-from vitrail.data.transform import Preprocess
+from vitrail.data.preparation import InputPreprocess
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,8 +16,10 @@ class About:
     kind: str = "classification"
     """The kind of run that it comes from, an entry of `vitrail/kind`."""
     name: str = ""
-    preprocess: Preprocess | None = None
-    """None for inputs that are not images of one or three channels."""
+    preprocess: InputPreprocess | None = None
+    """Of images, sounds or videos; None for images of other than one or three channels, and for several inputs."""
+    inputs: Mapping[str, InputPreprocess] = field(default_factory=dict)
+    """The preprocessing of each input but text, for a model of several."""
     labels: tuple[str, ...] = ()
     """The names of the classes; of the predicted quantity, for regression."""
     calibration: Calibration = field(default_factory=Calibration)

@@ -19,6 +19,8 @@ from vitrail import machine, plug
 from vitrail.about import About
 from vitrail.adapt import HEADS, ChannelRule, adapt, check_fit
 from vitrail.contract import Classifier, ImageSpec
+from vitrail.data.preparation import InputPreprocess
+from vitrail.data.table import IMAGE
 from vitrail.data.transform import Preprocess
 from vitrail.errors import ShapeError, SpecError, unknown_name
 from vitrail.names import canonical
@@ -26,7 +28,7 @@ from vitrail.spec import Spec
 from vitrail.tokens import cut
 from vitrail.weights.source import Weights, load_weights
 
-MODELS = "vitrail.model"
+MODELS, PREPARATIONS = "vitrail.model", "vitrail.data.prepare"
 IN_PLACE = {"normal_", "uniform_", "zero_", "fill_", "erfinv_", "mul_", "add_", "clamp_"}  # used by initialisers
 COST_SIZES = (224, 448, 896)
 NOT_IN_TIMM = ("_mu_", "_conv", "linear_", "resnet26", "san10_", "perceiver_")  # parts of names
@@ -222,7 +224,7 @@ def create_model(
     model.load_state_dict(state, assign=True)
     model.requires_grad_(True)
     preprocess = preprocess_for(label, spec, loaded.preprocess)
-    if label and preprocess != preprocess_for(label, spec, None):
+    if label and spec.takes == IMAGE and preprocess != preprocess_for(label, spec, None):
         more.append("preprocessing from the file or its format, not the default for this name")
     model.about = About(name=label, preprocess=preprocess, changes=(*changes, *more))
     for change in model.changes:
@@ -230,12 +232,14 @@ def create_model(
     return model
 
 
-def preprocess_for(name: str, spec: ImageSpec, stored: Preprocess | None) -> Preprocess | None:
+def preprocess_for(name: str, spec: ImageSpec, stored: Preprocess | None) -> InputPreprocess | None:
     """Return a model's preprocessing at its own size: `stored` with its weights, else the default for its name.
 
-    None for inputs that are not images of one or three channels, or not images alone.
+    None for images of other than one or three channels, and for several inputs.
     """
-    if spec.channels not in (1, 3) or len(spec.image_size) != 2 or spec.takes != ("image",):
+    if spec.takes in (("sound",), ("video",)):
+        return plug.load(PREPARATIONS, spec.takes[0]).Spec.of_size(spec.image_size)
+    if spec.channels not in (1, 3) or len(spec.image_size) != 2 or spec.takes != IMAGE:
         return None
     default = (preprocess_named(name) if name else Preprocess()).override({"size": spec.image_size})
     chosen = default if stored is None else stored.override({"size": spec.image_size})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
 
 import torch
 from jaxtyping import Float
@@ -120,9 +120,9 @@ class Classifier(Model):
         """How an image becomes the model's input."""
         if self.TAKES != ("image",):
             raise ShapeError(
-                "this model does not classify images alone.",
+                "this works for models of images only.",
                 got=f"a model that takes {' and '.join(self.TAKES)}.",
-                hint="tensors as its inputs.",
+                hint="vitrail predict, evaluate or explain for clips.",
             )
         if self.about.preprocess is None:
             raise ShapeError(
@@ -130,7 +130,7 @@ class Classifier(Model):
                 got=f"a model of {self.spec.channels} channels.",
                 hint="tensors as its input.",
             )
-        return self.about.preprocess
+        return cast("Preprocess", self.about.preprocess)
 
     @preprocess.setter
     def preprocess(self, preprocess: Preprocess) -> None:

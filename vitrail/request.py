@@ -13,7 +13,7 @@ from vitrail.contract import Classifier
 from vitrail.data.find import as_numbers, open_data
 from vitrail.data.table import Source
 from vitrail.data.unlabelled import open_unlabelled
-from vitrail.errors import DataError, WeightsError
+from vitrail.errors import DataError, SpecError, WeightsError
 from vitrail.inspection.adopt import adopt
 from vitrail.run.open import open_model
 from vitrail.training.settings import LENGTHS, CommonSettings
@@ -25,7 +25,7 @@ from vitrail.training.world import World
 
 RECIPES, KINDS = "vitrail.training.recipe", "vitrail.kind"
 DEFAULT_MINUTES = 10.0
-MODEL_PREFIX = "model."
+MODEL_PREFIX, PREPARE_PREFIX = "model.", "prepare."
 
 
 class TrainRequest(NamedTuple):
@@ -97,9 +97,15 @@ def parse_request(
         )
     opened_teacher = _open_teacher(teacher, recipe, needed=getattr(module, "NEEDS_TEACHER", False))
     more = _open_unlabelled(unlabelled, recipe, data_dir, needed=getattr(module, "NEEDS_UNLABELLED", False))
-    model_overrides = [word.removeprefix(MODEL_PREFIX) for word in settings if word.startswith(MODEL_PREFIX)]
+    model_overrides, prepare_overrides = (
+        [word.removeprefix(prefix) for word in settings if word.startswith(prefix)]
+        for prefix in (MODEL_PREFIX, PREPARE_PREFIX)
+    )
     kind = plug.load(KINDS, getattr(module, "KIND", source.kind))
-    new_model = kind.model_factory(source, model, weights, model_overrides, parsed.seed)
+    if hasattr(kind, "check_recipe"):
+        kind.check_recipe(recipe, has_weights=weights is not None)
+    options = _prepare_options(kind, prepare_overrides)
+    new_model = kind.model_factory(source, model, weights, model_overrides, parsed.seed, **options)
     if hasattr(kind, "check_request"):
         kind.check_request(parsed, new_model)
     fields = {
@@ -110,6 +116,7 @@ def parse_request(
         "settings": parsed.model_dump(mode="json"),
         "model_settings": model_overrides,
         "data_fingerprint": fingerprint(source),
+        **({"prepare_settings": prepare_overrides} if prepare_overrides else {}),
         **({} if target is None else {"target": target}),
         **({} if teacher is None else {"teacher": _name_teacher(teacher)}),
         **({} if more is None else {"unlabelled": more.origin, "unlabelled_fingerprint": fingerprint(more)}),
@@ -119,6 +126,17 @@ def parse_request(
     return TrainRequest(
         kind, source, parsed, recipe, new_model, has_weights, can_choose_model, fields, opened_teacher, more
     )
+
+
+def _prepare_options(kind: Any, overrides: list[str]) -> dict[str, Any]:
+    """The overrides of preprocessing for a kind whose preprocessing is fitted to its data."""
+    if overrides and not getattr(kind, "PREPARES", False):
+        raise SpecError(
+            "prepare.key=value is for sound and video.",
+            got=f"{PREPARE_PREFIX}{overrides[0]}.",
+            hint="model.image_size for the size of images.",
+        )
+    return {"prepare": overrides} if overrides else {}
 
 
 def _name_teacher(teacher: str | Path | nn.Module) -> str:
@@ -177,7 +195,7 @@ def parse_settings(
     """Apply `key=value` overrides to the recipe's settings; the default length is ten minutes."""
     module = plug.load(RECIPES, recipe)
     spec = module.spec(has_weights=has_weights) if hasattr(module, "spec") else module.Spec
-    recipe_overrides = [word for word in overrides if not word.startswith(MODEL_PREFIX)]
+    recipe_overrides = [word for word in overrides if not word.startswith((MODEL_PREFIX, PREPARE_PREFIX))]
     settings: CommonSettings = spec().override_words(recipe_overrides)
     fields: dict[str, Any] = {"seed": seed} if seed else {}
     if minutes is not None:

@@ -7,13 +7,15 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from vitrail.data.class_audit import class_findings
 from vitrail.data.duplicates import find_near_duplicates
 from vitrail.data.scan import Scan, scan_item
-from vitrail.data.table import SPLITS, Finding, Item, Source, Stream
+from vitrail.data.scan_clip import clip_notes, scan_clip
+from vitrail.data.table import IMAGE, SPLITS, Finding, Item, Source, Stream
 from vitrail.machine import num_cores
 
 KINDS = {
@@ -30,6 +32,7 @@ KINDS = {
     "ignored": "in a folder, or of a type, that is not read",
     "wrong-suffix": "read by its content, but other programs may trust the suffix",
     "blank": "a single colour: nothing to learn from",
+    "silent": "nothing but silence: nothing to learn from",
     "leak": "the same image in two splits: scores would be too good",
     "contradiction": "the same image under two labels",
     "duplicate": "the same file twice",
@@ -97,7 +100,7 @@ def check_source(
         files=len(scans) + sum(finding.kind != "ignored" for finding in source.findings),
         findings=tuple(sorted(findings, key=lambda finding: (order[finding.kind], finding.path))),
         notes=(
-            *_notes(good),
+            *(_notes(good) if source.modalities == IMAGE else clip_notes(good)),
             *(["there is only one class, so there is nothing to classify"] if len(source.classes) == 1 else []),
         ),
         counts=counts,
@@ -125,10 +128,11 @@ def scan_source(
 def _iter_scans(source: Source, workers: int) -> Iterator[Scan]:
     """Scan each image, in order, with a bounded number of tasks in flight."""
     pending: deque[Future[list[Scan]]] = deque()
+    scan = scan_item if source.modalities == IMAGE else partial(scan_clip, modality=source.modalities[0])
     with ThreadPoolExecutor(max(1, workers)) as pool:
         try:
             for chunk in _chunks(source):
-                pending.append(pool.submit(lambda items: [scan_item(item) for item in items], chunk))
+                pending.append(pool.submit(lambda items: [scan(item) for item in items], chunk))
                 if len(pending) > 2 * workers + 2:
                     yield from pending.popleft().result()
             while pending:

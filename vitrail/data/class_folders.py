@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from vitrail.data.media import modality_of
 from vitrail.data.table import NO_SPLIT, SUFFIXES, Finding, split_number
 from vitrail.errors import DataError
 
@@ -15,6 +17,7 @@ MAX_ENTRIES = 10_000  # read to recognise class folders
 UNSUPPORTED = "a file type that Vitrail does not read"
 OUTSIDE_CLASSES = "an image outside the class folders"
 OUTSIDE_SPLITS = "an image outside the split folders"
+EXAMPLES = {"image": "image.jpg", "sound": "sound.wav", "video": "video.mp4"}
 
 
 class Place(NamedTuple):
@@ -31,6 +34,22 @@ def is_image_name(name: str) -> bool:
     return PurePosixPath(name).suffix.lower() in SUFFIXES
 
 
+def one_modality(names: Iterable[str]) -> tuple[str, list[str], list[Finding]]:
+    """The modality that most files have, its files, and findings about the others, which are not read."""
+    by_modality: dict[str, list[str]] = {"image": []}
+    for name in names:
+        by_modality.setdefault(modality_of(name) or "image", []).append(name)
+    counts = Counter({modality: len(found) for modality, found in by_modality.items()})
+    chosen = counts.most_common(1)[0][0]
+    others = [
+        Finding(name, "ignored", f"{'an' if modality == 'image' else 'a'} {modality} among {chosen}s")
+        for modality, found in by_modality.items()
+        if modality != chosen
+        for name in found
+    ]
+    return chosen, by_modality[chosen], others
+
+
 def is_companion(name: str) -> bool:
     """Whether a file is of a type that often accompanies images (notes, annotations), not worth a finding."""
     return PurePosixPath(name).suffix.lower() in COMPANIONS
@@ -42,8 +61,10 @@ def has_class_folders(root: Path) -> bool:
     return any(is_image_name(path.name) for path in found)
 
 
-def arrange(names: Sequence[str], origin: str, findings: Sequence[Finding] = ()) -> tuple[list[Place], list[Finding]]:
-    """Images sorted by split, class and path, so that the order never depends on the file system.
+def arrange(
+    names: Sequence[str], origin: str, findings: Sequence[Finding] = (), modality: str = "image"
+) -> tuple[list[Place], list[Finding]]:
+    """Images or clips sorted by split, class and path, so that the order never depends on the file system.
 
     A class is the first folder below the root, or below a split. A single outer folder does not count.
     Earlier `findings` are mentioned in the error if there are no images; new ones are returned.
@@ -66,13 +87,13 @@ def arrange(names: Sequence[str], origin: str, findings: Sequence[Finding] = ())
             places.append(Place(splits.get(parts[0], NO_SPLIT), label, parts, name))
     if not places:
         shown = ", ".join(sorted({name.partition("/")[0] for name in names})[:5])
-        got = f"images in {shown}." if shown else "no file with an image suffix."
+        got = f"{modality}s in {shown}." if shown else "no file with an image suffix."
         if findings:
             got += f" {len(findings)} skipped, such as {findings[0].path}: {findings[0].detail}."
         raise DataError(
-            f"{origin} has no images in class folders.",
+            f"{origin} has no {modality}s in class folders.",
             got=got,
-            hint="CLASS/image.jpg or train/CLASS/image.jpg inside it.",
+            hint="CLASS/{0} or train/CLASS/{0} inside it.".format(EXAMPLES[modality]),
         )
     return sorted(places), ignored
 

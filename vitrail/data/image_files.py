@@ -1,4 +1,4 @@
-"""Finds images in whatever the user names (files, folders, patterns, zips, a pipe), one at a time."""
+"""Finds images, or clips, in whatever the user names (files, folders, patterns, zips, a pipe), one at a time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from vitrail.data.class_folders import is_image_name
 from vitrail.data.decode import JPEG_START, MAX_BYTES, read_file, too_large
+from vitrail.data.media import modality_of
 from vitrail.data.name_column import NameColumn
 from vitrail.data.source import zip_archive
 from vitrail.data.table import NO_SPLIT, Table
@@ -25,33 +25,36 @@ STARTS = (JPEG_START, b"\x89PNG", b"GIF8", b"BM", b"RIFF", b"II*\0", b"MM\0*")  
 
 
 class ImageFile(NamedTuple):
-    """An image that was named or found; its content is read on demand."""
+    """An image or a clip that was named or found; its content is read on demand."""
 
     name: str
-    content: Callable[[], bytes]
+    content: Callable[[], Any]
+    """Bytes; of a clip, the path."""
 
 
-def find_images(words: Iterable[str], *, pipe: BinaryIO | None = None) -> Iterator[ImageFile]:
-    """The images that the words name, lazily and in a fixed order.
+def find_images(
+    words: Iterable[str], *, pipe: BinaryIO | None = None, modality: str = "image"
+) -> Iterator[ImageFile]:
+    """The images that the words name, lazily and in a fixed order; with another `modality`, the clips.
 
-    A named file is tried whatever its suffix; in a folder or zip only files with an image suffix are. A path that does
-    not exist becomes an image that cannot be read.
+    A named file is tried whatever its suffix; in a folder or zip only files with a suffix of the modality are. A path
+    that does not exist becomes an image that cannot be read.
     """
     for word in words:
         if word == PIPE:
-            yield from _from_pipe(pipe or sys.stdin.buffer)
+            yield from _from_pipe(pipe or sys.stdin.buffer, modality)
         elif Path(word).is_dir():
-            yield from _from_folder(Path(word))
+            yield from _from_folder(Path(word), modality)
         elif zip_archive.recognise(word):
-            yield from _from_zip(word)
+            yield from _from_zip(word, modality)
         elif glob.has_magic(word) and not Path(word).exists():
             names = sorted(glob.glob(word, recursive=True))  # noqa: PTH207 - a pattern may be absolute
             if not names:
                 raise DataError(f"no file matches {word}.", got="a pattern without matches.", hint="another pattern.")
             for name in names:
-                yield from _from_folder(Path(name)) if Path(name).is_dir() else [_from_file(name)]
+                yield from _from_folder(Path(name), modality) if Path(name).is_dir() else [_from_file(name, modality)]
         else:
-            yield _from_file(word)
+            yield _from_file(word, modality)
 
 
 def as_table(images: Sequence[ImageFile], origin: str, root: Path | None = None) -> Table:
@@ -78,7 +81,10 @@ def _unlabelled(origin: str, names: NameColumn, content: Callable[[int], bytes],
     )
 
 
-def _from_file(name: str) -> ImageFile:
+def _from_file(name: str, modality: str = "image") -> ImageFile:
+    if modality != "image":
+        return ImageFile(name, lambda: Path(name))  # whose reader checks it
+
     def content() -> bytes:
         try:
             return read_file(name)
@@ -89,34 +95,35 @@ def _from_file(name: str) -> ImageFile:
     return ImageFile(name, content)
 
 
-def _from_folder(root: Path) -> Iterator[ImageFile]:
+def _from_folder(root: Path, modality: str = "image") -> Iterator[ImageFile]:
     num = 0
     for folder, inner, names in os.walk(root):
         inner[:] = sorted(name for name in inner if not name.startswith("."))
         for name in sorted(names):
-            if is_image_name(name) and not name.startswith("."):
+            if modality_of(name) == modality and not name.startswith("."):
                 num += 1
-                yield _from_file(str(Path(folder) / name))
+                yield _from_file(str(Path(folder) / name), modality)
     if not num:
-        raise DataError(f"there are no images in {root}.", got="a folder without any.", hint="another folder.")
+        raise DataError(f"there are no {modality}s in {root}.", got="a folder without any.", hint="another folder.")
 
 
-def _from_zip(path: str) -> Iterator[ImageFile]:
+def _from_zip(path: str, modality: str) -> Iterator[ImageFile]:
     try:
         archive = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
         raise DataError(f"{path} is not a complete zip file.", got=brief(error), hint="a fresh copy.") from None
-    infos, _ = zip_archive.list_members(archive)  # stays open, since the images are read later
+    members, _ = zip_archive.list_members(archive)  # stays open, since the images are read later
+    infos = {name: info for name, info in members.items() if modality_of(name) == modality}
     if not infos:
-        raise DataError(f"there are no images in {path}.", got="a zip without any.", hint="another zip.")
+        raise DataError(f"there are no {modality}s in {path}.", got="a zip without any.", hint="another zip.")
     for name, info in infos.items():
         yield ImageFile(f"{path}/{name}", partial(zip_archive.read_member, archive, info))
 
 
-def _from_pipe(pipe: BinaryIO) -> Iterator[ImageFile]:
+def _from_pipe(pipe: BinaryIO, modality: str) -> Iterator[ImageFile]:
     """Either an image itself, or the paths of images, one per line."""
     start = pipe.peek(16) if hasattr(pipe, "peek") else b""
-    if start.startswith(STARTS):
+    if modality == "image" and start.startswith(STARTS):
         content = pipe.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise too_large("standard input", f"more than {MAX_BYTES // 2**20} MiB")
@@ -125,4 +132,4 @@ def _from_pipe(pipe: BinaryIO) -> Iterator[ImageFile]:
     for line in pipe:
         name = os.fsdecode(line.rstrip(b"\r\n"))
         if name:
-            yield _from_file(name)
+            yield _from_file(name, modality)

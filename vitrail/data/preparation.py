@@ -7,9 +7,31 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vitrail.batch import Fields
 from vitrail.data.table import Item, Source
+
+
+class InputPreprocess(Protocol):
+    """How the content of a sample becomes the tensor that a model was trained on, whatever its modality."""
+
+    @property
+    def modality(self) -> str:
+        """The field of a batch that it makes: `image`, `sound` or `video`."""
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """The size of the model's input."""
+
+    def read(self, content: Any, *, name: str) -> NDArray[Any]:
+        """Decode an item to the model's size, in the form that is stacked."""
+
+    def normalise(self, batch: NDArray[Any]) -> Tensor:
+        """A batch as the model takes it."""
+
+    def model_dump(self, *, mode: str) -> dict[str, Any]:
+        """Its fields, as stored with a run."""
 
 
 class Rows(Protocol):

@@ -66,6 +66,8 @@ class Scan:
     orientation: int = 1
     thumbnail: Thumbnail | None = None
     """None if the image is too small or blank, and cannot be compared with others."""
+    seconds: float = 0.0
+    """The length of a clip."""
 
 
 class _DecodedImage(NamedTuple):

@@ -23,8 +23,12 @@ SPLIT_NAMES = {
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 NO_SPLIT = -1
 MAX_NUMBER = float(np.finfo(np.float32).max)
+IMAGE = ("image",)
 Content = Any
-"""What the preparation of its modality reads: an encoded image or its pixels, a text, token ids, or several of them."""
+"""What the preparation of its modality reads: an encoded image or its pixels, the file of a clip, a text, token ids.
+
+Of data with several modalities, all of them by name.
+"""
 
 
 class Finding(NamedTuple):
@@ -79,6 +83,8 @@ class Table:
     """The folder or file that was opened; nothing may be written there."""
     checksum: str = ""
     """A hash of all contents, for sources that are read as a whole."""
+    modalities: tuple[str, ...] = IMAGE
+    """What each sample consists of: `image`, `sound`, `video`, `text`; several for data that is to be aligned."""
 
     def __post_init__(self) -> None:
         if isinstance(self.names, list | tuple):  # other sequences hold no string per name either
@@ -104,7 +110,9 @@ class Table:
     @property
     def kind(self) -> str:
         """The kind of run that this data is for, unless the recipe says another."""
-        return "classification" if self.values is None else "regression"
+        if self.values is not None:
+            return "regression"
+        return "classification" if self.modalities == IMAGE else "clips"
 
     @property
     def num_outputs(self) -> int:
@@ -192,6 +200,7 @@ class Stream:
     values: None = None
     multi_label: bool = False
     kind: str = "classification"
+    modalities: tuple[str, ...] = IMAGE
 
     @property
     def num_outputs(self) -> int:

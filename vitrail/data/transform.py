@@ -49,6 +49,11 @@ class Preprocess(Spec):
         return self
 
     @property
+    def modality(self) -> str:
+        """The field of a batch that it makes."""
+        return "image"
+
+    @property
     def channels(self) -> int:
         """The number of input channels."""
         return 3 if self.mode == "rgb" else 1
@@ -82,6 +87,10 @@ class Preprocess(Spec):
         return decode_image(
             content, name=name, mode=self.mode, background=self.background, target_size=self.resize_size
         )
+
+    def read(self, content: bytes, *, name: str = "the image") -> Pixels:
+        """The pixels that a model sees of an encoded image, still in 8 bits."""
+        return self.resize_and_crop(self.decode(content, name=name))
 
     def resize_and_crop(self, image: Pixels) -> Pixels:
         """The resized and cropped image, still in 8 bits."""

@@ -62,7 +62,7 @@ def cut_image(image: str | Path, model: str | Path) -> Patches:
     except (OSError, ValueError) as error:
         got = error.strerror if isinstance(error, OSError) else str(error)
         raise DataError(f"{image} cannot be read.", got=f"{got}.", hint="the path of an image.") from None
-    pixels = preprocess.resize_and_crop(preprocess.decode(content, name=str(image)))
+    pixels = preprocess.read(content, name=str(image))
     rows, columns = spec.layout.grid
     patch_rows, patch_columns = stem.cell
     return Patches(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import islice
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 import torch
 from jaxtyping import Float
@@ -303,12 +303,15 @@ SIZES = {
     "tiny": (96, 192, 4, 3, 6, 384, 24, 4, 96),
     "base": (512, 1024, 8, 6, 8, 1024, 64),
 }
-GRAMMAR = re.compile(rf"perceiver_(?P<size>{'|'.join(SIZES)})_(?P<image>[0-9]{{1,4}})")
+GRAMMAR = re.compile(rf"perceiver_(?P<size>{'|'.join(SIZES)})_(?P<sound>sound)?(?P<image>[0-9]{{1,6}})")
 
 
 def spec_named(name: str) -> Spec | None:
-    """Return the specification for a name such as `perceiver_nano_28`, or None for a name of another family."""
+    """Return the specification for a name such as `perceiver_nano_28` or `perceiver_nano_sound8000`, or None."""
     match = GRAMMAR.fullmatch(name)
     if match is None:
         return None
-    return Spec.parse(dict(zip(FIELDS, SIZES[match["size"]], strict=False)) | {"image_size": int(match["image"])})
+    fields: dict[str, Any] = dict(zip(FIELDS, SIZES[match["size"]], strict=False))
+    if match["sound"]:
+        return Spec.parse(fields | {"image_size": [int(match["image"])], "input_name": "sound", "channels": 1})
+    return Spec.parse(fields | {"image_size": int(match["image"])})

@@ -37,6 +37,8 @@ class Spec(ImageSpec):
 
     image_size: spec.SizeNd = (224, 224)
     """Rows and columns, or one number for both; a list of one for sound, of three (frames first) for video."""
+    input_name: Literal["image", "sound", "video"] = "image"
+    """The field of a batch that it takes; a spectrogram is `sound` with rows and columns."""
     channels: PositiveInt = 3
     num_classes: NonNegativeInt = 1000
     stem: spec.registry_field(STEMS) = patch.Spec()  # type: ignore[valid-type]
@@ -93,6 +95,11 @@ class Spec(ImageSpec):
         return self
 
     @property
+    def takes(self) -> tuple[str, ...]:
+        """The field of a batch that it takes."""
+        return (self.input_name,)
+
+    @property
     def num_prefix(self) -> int:
         """The number of tokens before those of the grid."""
         return self.class_token + self.distilled + self.registers
@@ -118,7 +125,7 @@ class VisionTransformer(PatchClassifier):
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
-        self.spec = spec
+        self.spec, self.TAKES = spec, spec.takes
         width = spec.width
         self.patch_embed = plug.load(STEMS, spec.stem.name).Stem(spec.stem, channels=spec.channels, width=width)
         self.cls_token = nn.Parameter(torch.empty(1, 1, width)) if spec.class_token else None
@@ -305,9 +312,12 @@ HYBRIDS = {
 }
 GRAMMAR = re.compile(
     rf"(?P<family>vit|deit)_(?P<size>{'|'.join(SIZES)})(?P<distilled>_distilled)?"
-    rf"_(?:patch(?P<patch>[0-9]{{1,3}})|conv(?P<conv>1|2|4|8|16)|(?P<hybrid>{'|'.join(HYBRIDS)}))(?:_reg(?P<registers>[0-9]{{1,3}}))?"
-    r"(?:_(?P<variant>gap|siglip|dinov2|dinov3|dinov3_qkvb))?(?:_(?P<image>[0-9]{1,5}))?"
+    rf"_(?:patch(?P<patch>[0-9]{{1,3}}(?:x[0-9]{{1,3}}){{0,2}})|conv(?P<conv>1|2|4|8|16)|(?P<hybrid>{'|'.join(HYBRIDS)}))(?:_reg(?P<registers>[0-9]{{1,3}}))?"
+    r"(?:_(?P<variant>gap|siglip|dinov2|dinov3|dinov3_qkvb))?"
+    r"(?:_(?P<input>sound|mel|video)?(?P<image>[0-9]{1,6}(?:x[0-9]{1,5}){0,2}))?"
 )
+INPUTS = {None: ("image", 3, 2), "sound": ("sound", 1, 1), "mel": ("sound", 1, 2), "video": ("video", 3, 3)}
+"""By the word before the size: the field of a batch, its channels and its dimensions; `mel` is a spectrogram."""
 DINOV3 = {
     "registers": 4,
     "position": "rotary_2d",
@@ -342,20 +352,28 @@ def conv_stem(cell: int, width: int) -> dict[str, Any]:
     }
 
 
+def parse_size(text: str, num_dims: int) -> list[int]:
+    """Read a size such as `224`, `40x96` or `8x64`; the last number is repeated for dimensions that have none."""
+    sides = [int(side) for side in text.split("x")]
+    return (sides + sides[-1:] * num_dims)[: max(num_dims, len(sides))]
+
+
 def spec_named(name: str) -> Spec | None:
     """Return the specification for a name such as `vit_base_patch16_224`, or None for a name of another family."""
     match = GRAMMAR.fullmatch(name)
     if match is None or not (match["image"] or "image_size" in VARIANTS[match["variant"]]):
         return None
     width, depth, heads, hidden = SIZES[match["size"]]
+    field, channels, num_dims = INPUTS[match["input"]]
     fields: dict[str, Any] = {"width": width, "depth": depth, "heads": heads, "hidden": hidden}
+    fields.update(input_name=field, channels=channels)
     if match["hybrid"]:
         fields["stem"] = HYBRIDS[match["hybrid"]]
     elif match["conv"]:
         # For small data: a convolutional stem, and mean pooling instead of a class token.
         fields.update(VARIANTS["gap"], stem=conv_stem(int(match["conv"]), width))
     else:
-        fields["stem"] = {"name": "patch", "patch": [int(match["patch"])] * 2}
+        fields["stem"] = {"name": "patch", "patch": parse_size(match["patch"], num_dims)}
     if match["size"] in GATED:
         fields["mlp"] = "swiglu"
     fields["distilled"] = match["distilled"] is not None
@@ -366,5 +384,5 @@ def spec_named(name: str) -> Spec | None:
     if match["variant"] == "gap" and match["size"] == "medium":
         fields["layer_scale"] = 1e-5  # timm's base size has no layer scale
     if match["image"]:
-        fields["image_size"] = int(match["image"])
+        fields["image_size"] = parse_size(match["image"], num_dims)
     return Spec.parse(fields)

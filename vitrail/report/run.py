@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from vitrail.contract import Classifier
 from vitrail.data.check import KINDS
-from vitrail.data.table import Source
+from vitrail.data.table import IMAGE, Source
 from vitrail.errors import RunError, brief
 from vitrail.files import write_text
 from vitrail.metric.calibration import Bin
@@ -24,7 +24,7 @@ from vitrail.report.chart import Line, SecondAxis, line_chart, reliability_chart
 from vitrail.report.overlay import render_overlay
 from vitrail.report.percent import percent, percent_range
 from vitrail.report.thumbnails import Thumbnails
-from vitrail.run.artefact import load
+from vitrail.run.artefact import CLIPS, kind_of, load
 from vitrail.run.calibrate import read_calibration
 from vitrail.run.directory import FOLDS, METRICS, stored_config
 from vitrail.run.predictions import PREDICTIONS, SUMMARY, SUSPECT_RATIO, PredictionRow, read_predictions, suspects
@@ -52,6 +52,7 @@ VAL_SCORES = {
 def write_report(path: Path, source: Source, *, model: Classifier | None = None) -> None:
     """Write report.html of a run; an existing page stays until the new one is complete."""
     run = read_run(path)
+    noun = "images" if source.modalities == IMAGE else "clips"
     rows = [row for row in run["rows"] if row.split == run["split"]]
     unseen = [*run["out_of_fold"], *(row for row in run["rows"] if not run["out_of_fold"] or row.split == "test")]
     suspect_rows = suspects(unseen)
@@ -64,6 +65,7 @@ def write_report(path: Path, source: Source, *, model: Classifier | None = None)
         "vitrail.report",
         "run.html",
         **run,
+        noun=noun,
         story=DATA_CHECK.sub("", run["facts"]["story"]),
         charts=training_charts([("", run["metrics"])]),
         matrix=confusion_table(run["summary"], rows),
@@ -71,7 +73,9 @@ def write_report(path: Path, source: Source, *, model: Classifier | None = None)
             (
                 row,
                 thumbnails.thumbnail(row.path, LARGE_SIDE),
-                render_overlay(model, thumbnails.content(row.path), model.labels.index(row.predicted), LARGE_SIDE),
+                render_overlay(model, thumbnails.content(row.path), model.labels.index(row.predicted), LARGE_SIDE)
+                if source.modalities == IMAGE
+                else "",
             )
             for row in errors[:NUM_ERRORS]
             if not run["facts"]["multi_label"]
@@ -97,7 +101,7 @@ def write_report(path: Path, source: Source, *, model: Classifier | None = None)
 
 def read_run(path: Path) -> dict[str, Any]:
     """Read the files of a finished run: summary, predictions, curves, settings and calibration."""
-    run = read_files(path, kind="classification")
+    run = read_files(path, kind="classification" if kind_of(path) != CLIPS else CLIPS)
     run["facts"].setdefault("multi_label", run["facts"].get("several", False))  # its name in runs before 0.2
     rows = read_predictions(path / PREDICTIONS)
     return {**run, "rows": rows, "out_of_fold": read_predictions(path / OUT_OF_FOLD) if run["folds"] else []}

@@ -52,4 +52,4 @@ def _thumbnail(source: Table, index: int) -> str:
     content: Content = b""
     with suppress(VitrailError, OSError):
         content = source.content(index)
-    return thumbnail(content, SIDE)
+    return thumbnail(content, SIDE, modality=source.modalities[0])

@@ -1,4 +1,4 @@
-"""Thumbnails for pages, as data URLs, looked up by name in any source."""
+"""Thumbnails for pages, as data URLs, looked up by name in any source: images, frames of videos, waveforms."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from vitrail.data.decode import Pixels, as_pixels, decode_damaged_jpeg, decode_i
 from vitrail.data.table import Content, Item, Source, Table
 from vitrail.errors import VitrailError
 from vitrail.inspection.overlay import resize_to_fit
+from vitrail.report.clip_thumbnails import draw_clip
 
 
 class Thumbnails:
-    """The images of a source by name."""
+    """The images or clips of a source by name."""
 
     def __init__(self, source: Source, names: Iterable[str]) -> None:
         """Find only `names`; shards can only be read in order, so their content is kept in memory."""
         self.contents: dict[str, Content | Item] = {}
+        self.modality = source.modalities[0]
         remaining = set(names)
         if isinstance(source, Table):
             self.contents = {name: source[row] for row, name in enumerate(source.names) if name in remaining}
@@ -38,7 +40,7 @@ class Thumbnails:
 
     def thumbnail(self, name: str, side: int) -> str:
         """A thumbnail as a data URL; empty if the image cannot be shown."""
-        return thumbnail(self.content(name), side)
+        return thumbnail(self.content(name), side, modality=self.modality)
 
 
 def _read_content(item: Item) -> Content:
@@ -48,9 +50,12 @@ def _read_content(item: Item) -> Content:
         return b""
 
 
-def thumbnail(content: Content, side: int, *, quality: int = 80) -> str:
+def thumbnail(content: Content, side: int, *, quality: int = 80, modality: str = "image") -> str:
     """A thumbnail as a data URL; of a damaged image, the part that can be decoded; else empty."""
     pixels: Pixels | None
+    if modality != "image":
+        pixels = draw_clip(content, modality, side)
+        return "" if pixels is None else jpeg_data_url(Image.fromarray(pixels), quality=quality)
     try:
         pixels = decode_image(content) if isinstance(content, bytes) else as_pixels(content)
     except (VitrailError, OSError):

@@ -16,7 +16,7 @@ from vitrail import catalogue, plug
 from vitrail.about import About
 from vitrail.contract import Classifier, Model
 from vitrail.data.exchange import to_hf
-from vitrail.data.transform import Preprocess
+from vitrail.data.preparation import InputPreprocess
 from vitrail.errors import RunError, SpecError, WeightsError, brief
 from vitrail.files import write_text
 from vitrail.run.calibrate import check_thresholds, read_calibration, write_calibration
@@ -27,27 +27,28 @@ from vitrail.weights.source import get_format
 
 WEIGHTS, LABELS = "model.safetensors", "labels.json"
 IMAGE_KINDS = ("classification", "regression")
-PRETRAINING = "pretraining"
+CLIPS, PRETRAINING = "clips", "pretraining"
 NUMBER = "number"  # what a regression run predicts, if nobody named it
 Card = Callable[[Mapping[str, Any], Mapping[str, Any], list[str]], str]
 """Makes a model card from the facts and the result of a run, and the libraries that can load the model."""
 
 
 def write_artefact(
-    path: Path, model: Classifier, *, golden: UInt8[Tensor, "n Y X C"], card: Callable[[list[str]], str]
+    path: Path, model: Classifier, *, golden: UInt8[Tensor, "n Y X C"] | None, card: Callable[[list[str]], str]
 ) -> None:
     """Write everything that others need to use the model; `mark_finished` comes after it.
 
-    `card` makes the model card from the list of libraries that can load the model.
+    `golden` are images to replay before the model is served or exported; None for clips. `card` makes the model card from the list of libraries that can load the model.
     """
     state = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
     tensor_files.write_tensors(state, path / WEIGHTS)
-    loadable_by = _write_configs(path, model)
+    loadable_by = ["vitrail"] if golden is None else _write_configs(path, model)
     write_json(path / LABELS, list(model.labels))
     write_calibration(path, model.calibration)
-    with torch.inference_mode():
-        logits = model.eval()(model.preprocess.normalise(golden.numpy())).float()
-    write_golden(path, model.preprocess, golden, logits)
+    if golden is not None:
+        with torch.inference_mode():
+            logits = model.eval()(model.preprocess.normalise(golden.numpy())).float()
+        write_golden(path, model.preprocess, golden, logits)
     write_text(card(loadable_by), path / "README.md", RunError)
 
 
@@ -132,20 +133,20 @@ def load_network(path: Path, config: Mapping[str, Any]) -> Model:
 
 
 def load(path: str | Path) -> Classifier:
-    """Load the model of a run on images in evaluation mode, with its `preprocess`, `labels` and `calibration`."""
+    """Load the model of a run on images or clips in evaluation mode, with preprocessing, labels and calibration."""
     path = Path(path)
     config, result = open_run(path)
     kind = str(config.get("kind", IMAGE_KINDS[0]))
-    if kind not in (*IMAGE_KINDS, PRETRAINING):
+    if kind not in (*IMAGE_KINDS, CLIPS, PRETRAINING):
         raise RunError(
-            f"{path} is a run on text, not on images.",
+            f"{path} is a run of another kind, not a classifier.",
             got=f"a run of the kind {kind}.",
             hint="vitrail generate, predict, evaluate or explain.",
         )
     model = load_network(path, config)
     assert isinstance(model, Classifier)
     try:
-        preprocess = _stored_preprocess(config)
+        preprocess = stored_preprocess(config)
         labels = json.loads((path / LABELS).read_text(encoding="utf-8"))
         if not isinstance(labels, list) or len(labels) != model.spec.num_classes:
             raise ValueError(f"{LABELS} does not name {model.spec.num_classes} classes")
@@ -162,7 +163,7 @@ def load(path: str | Path) -> Classifier:
     return model
 
 
-def _stored_preprocess(config: Mapping[str, Any]) -> Preprocess:
+def stored_preprocess(config: Mapping[str, Any]) -> InputPreprocess:
     """The preprocessing in config.yaml; runs before 0.3 have it under `preprocess`."""
     fields = dict(config["prepare"] if "prepare" in config else config["preprocess"])
     name = fields.pop("name", "image")

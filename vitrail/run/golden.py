@@ -95,4 +95,4 @@ def _preprocessed_chart(preprocess: Preprocess) -> UInt8[np.ndarray, "Y X C"]:
     file = io.BytesIO()
     alpha = np.where(y < CHART[0] // 2, 255, 96)
     Image.fromarray(np.stack([*rings, alpha], axis=2).astype(np.uint8)).save(file, "PNG", compress_level=1)
-    return np.ascontiguousarray(preprocess.resize_and_crop(preprocess.decode(file.getvalue(), name="the chart")))
+    return np.ascontiguousarray(preprocess.read(file.getvalue(), name="the chart"))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vitrail.calibration import Calibration
 from vitrail.data.labels import NUM_IMAGENET, imagenet_classes
+from vitrail.data.preparation import InputPreprocess
 from vitrail.engine.exported import ExportedModel, ImageModel
 from vitrail.errors import RunError, WeightsError, printable
 from vitrail.percent import percent
@@ -107,6 +108,20 @@ def require_classifier(model: ImageModel) -> None:
         raise WeightsError(
             "these weights have no classifier.", got="a head of zeros, or none.", hint="fine-tuned weights, or a run."
         )
+
+
+def input_preprocess(model: ImageModel) -> InputPreprocess:
+    """How an image or a clip becomes the model's input."""
+    return model.preprocess if model.TAKES == ("image",) else require_preprocess(model)
+
+
+def require_preprocess(model: ImageModel) -> InputPreprocess:
+    """The preprocessing of a model, whatever its modality; a model of several inputs has none."""
+    if model.about.preprocess is None:
+        raise RunError(
+            "this model has several inputs.", got=f"{' and '.join(model.TAKES)}.", hint="tensors as its inputs."
+        )
+    return model.about.preprocess
 
 
 def calibration_of(model: ImageModel) -> Calibration:

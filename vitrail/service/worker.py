@@ -59,7 +59,7 @@ class Worker:
     def _preprocess(self, content: bytes) -> Pixels | dict[str, Any]:
         preprocess = self.model.preprocess
         try:
-            return preprocess.resize_and_crop(preprocess.decode(content, name="this file"))
+            return preprocess.read(content, name="this file")
         except VitrailError as error:
             return _error_document("bad_image", error)
 

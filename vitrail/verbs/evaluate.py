@@ -1,4 +1,4 @@
-"""Evaluate a model on labelled images."""
+"""Evaluate a model on labelled images or clips."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from vitrail import plug
 from vitrail.data.find import open_data
-from vitrail.data.loader import Policy
+from vitrail.data.loader import Loader, Policy
+from vitrail.data.preparation import InputPreprocess
 from vitrail.data.prepare.image import image_loader
-from vitrail.data.table import Source
-from vitrail.data.transform import Preprocess
+from vitrail.data.table import IMAGE, Source
 from vitrail.engine.exported import ImageModel
 from vitrail.errors import DataError
 from vitrail.kind.regression import NumberEvaluation
@@ -30,10 +30,11 @@ from vitrail.run.artefact import find_target, kind_of
 from vitrail.run.label_mapping import imagenet_numbers, map_classes, map_labels
 from vitrail.run.open import open_model
 from vitrail.run.predictions import PredictionRow, compare_rows, prediction_rows, summary_of
-from vitrail.run.predictor import calibration_of, labels_of, require_classifier
+from vitrail.run.predictor import calibration_of, input_preprocess, labels_of, require_classifier
 from vitrail.run.text_model import TEXT_KINDS, load_text_model
 from vitrail.training.evaluation import Answers, infer
 from vitrail.training.learner import Learner
+from vitrail.training.recipe.clip.prepare import clip_preparation
 from vitrail.training.recipe.text.evaluation import TextEvaluation
 from vitrail.training.splits import was_trained_on
 from vitrail.training.world import World
@@ -52,7 +53,7 @@ class Evaluation(Summary):
     """Each image's name and the index of its most likely class."""
     rows: tuple[PredictionRow, ...]
     """The prediction for each image."""
-    preprocess: Preprocess
+    preprocess: InputPreprocess
     changes: tuple[str, ...]
     skipped: tuple[str, ...]
     split: str | None
@@ -104,6 +105,8 @@ def evaluate(
     real_table = _read_real(Path(real)) if real else None
     models = [(model, weights), *([] if compare is None else [(compare, None)])]
     networks = [_open_network(each, files, source) for each, files in models]  # all errors come before the work starts
+    if tta and source.modalities != IMAGE:
+        raise DataError("--tta mirrors images.", got="sounds or videos.", hint="the command without.")
     numbers = imagenet_numbers(networks[0][0]) if real else []
     evaluated = [_evaluate_network(network, indices, source, tta=tta, **options) for network, indices in networks]
     network, (summary, rows, outputs, skipped) = networks[0][0], evaluated[0]
@@ -115,7 +118,7 @@ def evaluate(
         unknown=fmean(row.unknown for row in rows),
         predictions=tuple(zip(outputs.names, predicted, strict=True)),
         rows=tuple(rows),
-        preprocess=network.preprocess,
+        preprocess=input_preprocess(network),
         changes=network.changes,
         skipped=skipped,
         split=split,
@@ -135,12 +138,22 @@ def _evaluate_network(
     progress: Callable[[int, int], None] | None,
 ) -> tuple[Summary, list[PredictionRow], Answers, tuple[str, ...]]:
     """The scores of one model, its predictions, its outputs, and the images that cannot be read."""
-    loader = image_loader(source, network.preprocess, batch_size=batch_size, policy=policy)
+    preprocess = input_preprocess(network)
+    if source.modalities != (preprocess.modality,):
+        raise DataError(
+            f"this model classifies {preprocess.modality}s.",
+            got=f"data of {' and '.join(source.modalities)}.",
+            hint=f"a folder of {preprocess.modality}s.",
+        )
+    if preprocess.modality == "image":
+        loader = image_loader(source, network.preprocess, batch_size=batch_size, policy=policy)
+    else:
+        loader = Loader(source=source, prepare=clip_preparation(preprocess), batch_size=batch_size, policy=policy)
     learner = Learner(FlipAverage(network) if tta else network, Classify())
     outputs = infer(learner, loader, World(), progress=progress)
     if not outputs.names:
         raise DataError(
-            "no image could be read.", got=f"{len(loader.skipped)} unreadable images.", hint="vitrail check."
+            f"no {preprocess.modality} could be read.", got=f"{len(loader.skipped)} unreadable.", hint="vitrail check."
         )
     if not bool(torch.isfinite(outputs["logits"]).all()):
         raise DataError("the model's outputs are not finite.", got="NaN or infinity.", hint="other weights.")

@@ -111,7 +111,7 @@ def _explain_hidden(
     preprocess = pretrained.model.preprocess
     pages = []
     for item in items:  # before any is written
-        pixels = preprocess.resize_and_crop(preprocess.decode(item.content(), name=item.name))
+        pixels = preprocess.read(item.content(), name=item.name)
         pages.append(explain_reconstruction(pretrained, pixels, Path(item.name).name))
     written: list[ExplainedImage] = []
     for item, explanation in zip(items, pages, strict=True):

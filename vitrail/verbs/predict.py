@@ -1,4 +1,4 @@
-"""Predict the classes of unlabelled images."""
+"""Predict the classes of unlabelled images or clips."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from vitrail.data.decode import Pixels
 from vitrail.data.image_files import ImageFile, find_images
 from vitrail.errors import DataError, RunError, brief
 from vitrail.files import atomic_write
@@ -20,9 +20,17 @@ from vitrail.machine import num_cores
 from vitrail.run.fill_mask import FilledText, fill_masks
 from vitrail.run.number_predictions import NumberPrediction, NumberPredictor
 from vitrail.run.open import open_model
-from vitrail.run.predictor import TOP, Prediction, Predictor, require_classification, require_classifier
+from vitrail.run.predictor import (
+    TOP,
+    Prediction,
+    Predictor,
+    input_preprocess,
+    require_classification,
+    require_classifier,
+)
 from vitrail.run.text_model import load_text_model
 
+Sample = NDArray[Any]
 BATCH_SIZE = 32
 PREFETCH_BATCHES = 3  # decoded while the model processes one
 UNKNOWN = "unknown"
@@ -48,8 +56,8 @@ def predict(
 ) -> Iterator[ImageResult]:
     """Predict images batch by batch; memory does not grow with their number.
 
-    `images` are files, folders, zips, patterns, or `-` for standard input. An unreadable image yields a result with an
-    error. `copy_to` sorts copies into one folder per class, and one for unknown images.
+    `images` are files, folders, zips, patterns, or `-` for standard input; of a run on clips, sounds or videos. An
+    unreadable image yields a result with an error. `copy_to` sorts copies into one folder per class, and one for unknown images.
     """
     network = open_model(model, weights)
     require_classifier(network)
@@ -70,17 +78,17 @@ def predict_texts(run: str | Path, texts: Sequence[str], *, top: int = TOP) -> l
 def _predict_all(
     predictor: Predictor | NumberPredictor, paths: Sequence[str], batch_size: int, sorter: CopySorter | None
 ) -> Iterator[ImageResult]:
-    preprocess = predictor.model.preprocess
+    preprocess = input_preprocess(predictor.model)
 
-    def load(found: ImageFile) -> Pixels | str:
+    def load(found: ImageFile) -> Sample | str:
         try:
-            return preprocess.resize_and_crop(preprocess.decode(found.content(), name=found.name))
+            return preprocess.read(found.content(), name=found.name)
         except DataError as error:
             return f"{error.wrong.removeprefix(f'{found.name} ')} {error.got}".strip()
 
     with ThreadPoolExecutor(num_cores(), thread_name_prefix="vitrail-predict") as pool:
-        queue: deque[list[tuple[ImageFile, Future[Pixels | str]]]] = deque()
-        images = _with_final_error(find_images(paths))
+        queue: deque[list[tuple[ImageFile, Future[Sample | str]]]] = deque()
+        images = _with_final_error(find_images(paths, modality=preprocess.modality))
         final_error: DataError | None = None
         while True:
             while len(queue) < PREFETCH_BATCHES and final_error is None:
@@ -109,10 +117,11 @@ def _with_final_error(images: Iterator[ImageFile]) -> Iterator[ImageFile | DataE
 
 
 def _predict_batch(
-    predictor: Predictor | NumberPredictor, batch: Sequence[tuple[ImageFile, Pixels | str]], sorter: CopySorter | None
+    predictor: Predictor | NumberPredictor, batch: Sequence[tuple[ImageFile, Sample | str]], sorter: CopySorter | None
 ) -> Iterator[ImageResult]:
-    pixels = [each for _, each in batch if isinstance(each, np.ndarray)]
-    predictions = iter(predictor(predictor.model.preprocess.normalise(np.stack(pixels))) if pixels else ())
+    samples = [each for _, each in batch if isinstance(each, np.ndarray)]
+    preprocess = input_preprocess(predictor.model)
+    predictions = iter(predictor(preprocess.normalise(np.stack(samples))) if samples else ())
     for found, each in batch:
         if isinstance(each, str):
             yield ImageResult(found.name, error=each)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from vitrail.data.decode import file_stamp, read_file
+from vitrail.data.media import modality_of
 from vitrail.data.table import (
     MAX_NUMBER,
     NO_SPLIT,
@@ -27,9 +29,11 @@ from vitrail.data.table import (
 from vitrail.errors import DataError, brief
 
 PATHS = ("path", "file", "filename", "file_name", "filepath", "image_path", "image", "img")
+CLIP_PATHS = {"sound": "sound", "audio": "sound", "video": "video"}  # columns of paths, and their modality
 LABELS = ("label", "class", "category", "target", "fine_label", "labels", "classes", "tags")
 MULTI_LABEL = ("labels", "classes", "tags")  # text columns with several labels, separated by ; or |
 SPLIT = ("split", "set", "subset", "partition")
+NUM_SUFFIXES = 1000  # paths looked at to tell images from clips
 
 
 class StringColumn(Sequence[str]):
@@ -81,9 +85,12 @@ def build_table(
 
     `class_names` are classes to list even if no row has them. `target` is a numeric column, read instead of labels.
     """
+    modality = "image"
     if content is None:
-        paths = _as_text(columns[find_column(list(columns), PATHS, "images", origin)], "path", origin)
-        names, content, stamp = _read_paths(StringColumn(paths), folder)
+        key = find_column(list(columns), (*PATHS, *CLIP_PATHS), "images", origin)
+        names = StringColumn(_as_text(columns[key], "path", origin))
+        modality = _modality_of_paths(list(columns), key.strip().casefold(), names, origin)
+        content, stamp = _read_paths(names, folder, modality)
     assert names is not None
     if not len(names):
         raise DataError(f"{origin} has no rows.", got="only a header.", hint="one row per image.")
@@ -113,7 +120,23 @@ def build_table(
         content=content,
         stamp=stamp,
         root=root,
+        modalities=(modality,),
     )
+
+
+def _modality_of_paths(columns: Sequence[str], key: str, paths: Sequence[str], origin: str) -> str:
+    """What the paths in a column lead to: as it is called, or else by the suffixes of most."""
+    clips = [name for name in columns if name.strip().casefold() in CLIP_PATHS]
+    if key in CLIP_PATHS and len(clips) > 1:
+        raise DataError(
+            f"{origin} has several modalities.",
+            got=f"the columns {', '.join(clips)}.",
+            hint="--recipe align, or a table with one of them.",
+        )
+    if key in CLIP_PATHS or not len(paths):
+        return CLIP_PATHS.get(key, "image")
+    found = Counter(modality_of(paths[index]) or "image" for index in range(min(len(paths), NUM_SUFFIXES)))
+    return found.most_common(1)[0][0]
 
 
 def normalise_column(column: Any, origin: str) -> Any:
@@ -178,12 +201,13 @@ def _as_text(column: Any, what: str, origin: str, *, allow_empty: bool = False) 
 
 
 def _read_paths(
-    paths: Sequence[str], folder: Path
-) -> tuple[Sequence[str], Callable[[int], Content], Callable[[int], str]]:
-    """Names, content and stamps of images stored in files."""
+    paths: Sequence[str], folder: Path, modality: str
+) -> tuple[Callable[[int], Content], Callable[[int], str]]:
+    """Content and stamps of images or clips stored in files."""
     return (
-        paths,
-        lambda index: read_file(folder / paths[index], name=paths[index]),
+        (lambda index: read_file(folder / paths[index], name=paths[index]))
+        if modality == "image"
+        else (lambda index: folder / paths[index]),
         lambda index: file_stamp(folder / paths[index]),
     )
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv, parquet
 
-from vitrail.data.arrow.columns import LABELS, PATHS, SPLIT
+from vitrail.data.arrow.columns import CLIP_PATHS, LABELS, PATHS, SPLIT
 from vitrail.errors import DataError, brief
 
 MAX_CACHED_GROUPS = 4
@@ -31,7 +31,7 @@ def read_csv(path: Path, delimiter: str, target: str | None = None) -> dict[str,
     try:
         with csv.open_csv(path, parse_options=parse) as reader:
             header = reader.schema.names
-        wanted = (*PATHS, *LABELS, *SPLIT, *([] if target is None else [target.strip().casefold()]))
+        wanted = (*PATHS, *CLIP_PATHS, *LABELS, *SPLIT, *([] if target is None else [target.strip().casefold()]))
         relevant = [name for name in header if name.strip().casefold() in wanted]
         convert = csv.ConvertOptions(
             column_types=dict.fromkeys(relevant, pa.string()), include_columns=relevant, strings_can_be_null=False

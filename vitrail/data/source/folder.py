@@ -1,4 +1,4 @@
-"""A folder with one subfolder per class, optionally below train, val and test folders."""
+"""A folder of images, sounds or videos with one subfolder per class, optionally below train, val and test folders."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.class_folders import UNSUPPORTED, arrange, is_companion, is_image_name
+from vitrail.data.class_folders import UNSUPPORTED, arrange, is_companion, one_modality
 from vitrail.data.decode import file_stamp, read_file
+from vitrail.data.media import modality_of
 from vitrail.data.name_column import NameColumn
 from vitrail.data.table import Finding, Table, encode_labels
 
@@ -25,10 +26,15 @@ def recognise(location: str) -> bool:
 
 
 def open_source(location: str) -> Table:
-    """All images below the folder. Other files are reported as findings; hidden ones are skipped silently."""
+    """All images below the folder, or all clips if there are more of them.
+
+    Other files are reported as findings; hidden ones are skipped silently.
+    """
     root = Path(location)
     found, findings = _walk(root)
-    places, ignored = arrange(found, str(root), findings)
+    modality, found, others = one_modality(found)
+    findings += others
+    places, ignored = arrange(found, str(root), findings, modality)
     classes, labels = encode_labels([place.label for place in places])
     names = NameColumn(place.name for place in places)
     return Table(
@@ -37,15 +43,18 @@ def open_source(location: str) -> Table:
         classes=classes,
         labels=labels,
         splits=np.array([place.split for place in places], dtype=np.int8),
-        content=lambda index: read_file(root / names[index], name=names[index]),
+        content=(lambda index: read_file(root / names[index], name=names[index]))
+        if modality == "image"
+        else (lambda index: root / names[index]),  # a clip is never read as a whole
         stamp=lambda index: file_stamp(root / names[index]),
         findings=(*findings, *ignored),
         root=root,
+        modalities=(modality,),
     )
 
 
 def _walk(root: Path) -> tuple[list[str], list[Finding]]:
-    """The files with image suffixes, as paths relative to the root, and findings about everything else."""
+    """The files that suffixes call images or clips, as paths relative to the root; findings about everything else."""
     inside = root.resolve()
     names: list[str] = []
     findings: list[Finding] = []
@@ -69,7 +78,7 @@ def _walk(root: Path) -> tuple[list[str], list[Finding]]:
                 findings.append(Finding(name, *kind))
             elif kind == "folder":
                 pending.append(name)
-            elif is_image_name(name):
+            elif modality_of(name) is not None:
                 names.append(name)
             elif not is_companion(name) and "." in entry.name:
                 findings.append(Finding(name, "ignored", UNSUPPORTED))

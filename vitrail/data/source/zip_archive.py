@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.class_folders import UNSUPPORTED, arrange, is_companion, is_image_name
+from vitrail.data.class_folders import UNSUPPORTED, arrange, is_companion, one_modality
 from vitrail.data.decode import MAX_BYTES, too_large
+from vitrail.data.media import modality_of
 from vitrail.data.name_column import NameColumn
 from vitrail.data.table import Finding, Table, encode_labels
 from vitrail.errors import DataError, brief
@@ -26,14 +27,16 @@ def recognise(location: str) -> bool:
 
 
 def open_source(location: str) -> Table:
-    """The images in the archive, as if it were extracted."""
+    """The images or clips in the archive, as if it were extracted."""
     path = Path(location)
     try:
         archive = zipfile.ZipFile(path)  # stays open: threads may read from it concurrently
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
         raise DataError(f"{path} is not an intact zip.", got=brief(error), hint="a fresh copy.") from None
     infos, findings = list_members(archive)
-    places, ignored = arrange(list(infos), str(path), findings)
+    modality, found, others = one_modality(infos)
+    findings += others
+    places, ignored = arrange(found, str(path), findings, modality)
     classes, labels = encode_labels([place.label for place in places])
     names = NameColumn(place.name for place in places)
     file_stat = path.stat()
@@ -52,11 +55,12 @@ def open_source(location: str) -> Table:
         stamp=stamp,
         findings=(*findings, *ignored),
         root=path,
+        modalities=(modality,),
     )
 
 
 def list_members(archive: zipfile.ZipFile) -> tuple[dict[str, zipfile.ZipInfo], list[Finding]]:
-    """The members with image suffixes, and findings about the others."""
+    """The members that suffixes call images or clips, and findings about the others."""
     infos, findings = {}, []
     for info in archive.infolist():
         parts = info.filename.split("/")
@@ -68,7 +72,7 @@ def list_members(archive: zipfile.ZipFile) -> tuple[dict[str, zipfile.ZipInfo], 
             continue
         elif info.filename in infos:
             findings.append(Finding(info.filename, "unsafe", DUPLICATE_NAME))
-        elif is_image_name(info.filename):
+        elif modality_of(info.filename) is not None:
             infos[info.filename] = info
         elif len(parts) > 1 and not is_companion(info.filename):
             findings.append(Finding(info.filename, "ignored", UNSUPPORTED))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitrail.data.rng import make_rng
-from vitrail.data.table import Source, Table
+from vitrail.data.table import IMAGE, Source, Table
 from vitrail.training.evaluation import infer
 from vitrail.training.learner import Learner
 from vitrail.training.recipe.image.classifier import as_classifier
@@ -18,9 +18,9 @@ C_VALUE = 0.01  # scikit-learn's C
 
 
 def fit_baseline(task: Task) -> Outcome | None:
-    """Fit a linear classifier on small images for a few seconds; None if the user chose the model."""
+    """Fit a linear classifier on small images for a few seconds; None if the user chose the model, and for clips."""
     train = task.splits.train
-    if not task.can_choose_model or not isinstance(train, Table):
+    if not task.can_choose_model or not isinstance(train, Table) or train.modalities != IMAGE:
         return None
     image_size = as_classifier(task.new_model(num_classes=0)).spec.image_size
     side = max(side for side in SIDES if side <= max(SIDES[0], *image_size))

@@ -1,4 +1,4 @@
-"""Models for training from nothing, by the size of the images."""
+"""Models for training from nothing, by what they classify: images by their size, sounds, videos."""
 
 from __future__ import annotations
 
@@ -26,11 +26,23 @@ CANDIDATES = {
         Candidate("vit_small_conv16_224", 20),
     ),
 }
+CLIP_CANDIDATES = {
+    "sound": (
+        Candidate("vit_nano_conv4_mel40x96", 0),
+        Candidate("vit_tiny_conv4_mel40x96", 40),
+    ),
+    "video": (
+        Candidate("vit_nano_patch2x8_gap_video8x64", 0),
+        Candidate("vit_tiny_patch2x8_gap_video8x64", 40),
+    ),
+}
 NUM_SCANNED = 16
 
 
 def list_candidates(source: Source) -> tuple[Candidate, ...]:
-    """The models for images of this size, smallest first."""
+    """The models for this data, smallest first; those for clips are adapted to their length."""
+    if source.modalities[0] in CLIP_CANDIDATES:
+        return CLIP_CANDIDATES[source.modalities[0]]
     sides = sorted(min(scan_item(item).size) for item in islice(iter(source), NUM_SCANNED))
     median = sides[len(sides) // 2]
     return next(candidates for side, candidates in CANDIDATES.items() if median <= side)

@@ -1,4 +1,4 @@
-"""The end of a run on images: answer the test split, and write the run directory."""
+"""The end of a run on images or clips: write the run directory."""
 
 from __future__ import annotations
 
@@ -42,8 +42,11 @@ def write_run(
     from the facts that the report shows.
     """
     model = as_classifier(outcome.model)
+    preprocess = model.about.preprocess
+    assert preprocess is not None
     skipped = collect_skipped(task)
-    result = make_result(task, recipe, outcome, scores, skipped, "images_per_second")
+    speed_key = "images_per_second" if preprocess.modality == "image" else "samples_per_second"
+    result = make_result(task, recipe, outcome, scores, skipped, speed_key)
     if task.world.is_rank_zero:
         task.config["kind"], task.config["objective"] = model.about.kind, objective
         task.config["model"] = {
@@ -51,12 +54,12 @@ def write_run(
             "family": catalogue.family_of(model.spec).__name__.rpartition(".")[2],
             "spec": model.spec.model_dump(mode="json"),
         }
-        task.config["prepare"] = {"name": "image", **model.preprocess.model_dump(mode="json")}
+        task.config["prepare"] = {"name": preprocess.modality, **preprocess.model_dump(mode="json")}
         directory.write_config(task.run, task.config)
         num_params = sum(parameter.numel() for parameter in model.parameters())
         general = collect_facts(task, model=model.name, num_params=num_params, notes=result["story"], skipped=skipped)
         all_facts = {**general, **facts}
-        golden = golden_images(task, model.preprocess)
+        golden = golden_images(task, preprocess) if isinstance(preprocess, Preprocess) else None
         write_artefact(task.run, model, golden=golden, card=lambda opens: card(all_facts, result, opens))
         write_tables({"facts": all_facts, "result": result})
         mark_finished(task.run, result)

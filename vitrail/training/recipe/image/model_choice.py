@@ -9,6 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from vitrail.data.prepare.image import scale_size
+from vitrail.data.table import IMAGE
 from vitrail.tokens import format_size
 from vitrail.training.recipe.image.classifier import as_classifier
 from vitrail.training.task import Task
@@ -25,9 +26,12 @@ class Candidate(NamedTuple):
 
 
 def choose_image_size(task: Task) -> Task:
-    """Return the task with the largest image size, up to the model's own, that leaves time for a few epochs."""
+    """Return the task with the largest image size, up to the model's own, that leaves time for a few epochs.
+
+    Clips keep the size of the model.
+    """
     left = task.seconds_left()
-    if left is None or not task.can_choose_model:
+    if left is None or not task.can_choose_model or task.splits.train.modalities != IMAGE:
         return task
 
     def choose() -> list[int]:
@@ -61,5 +65,5 @@ def choose_model(task: Task, candidates: Sequence[Candidate]) -> Task:
         return name
 
     name = task.decide("model", choose)
-    task.view.say(f"Model for these images and this time: {name}.")
+    task.view.say(f"Model for this data and this time: {name}.")
     return replace(task, new_model=partial(task.new_model, name=name))

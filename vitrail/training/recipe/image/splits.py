@@ -31,6 +31,7 @@ def make_image_splits(
     world: World,
     *,
     require: Callable[[Source], None],
+    noun: str = "images",
     stratum: str = "class",
     stratify: Callable[[Table], Table] = lambda table: table,
     allow_hold_out: bool = True,
@@ -62,7 +63,7 @@ def make_image_splits(
         note = f"{check_note}The data has its own validation split."
         return Splits(train, source.split("val"), test, note, findings=findings)
     if not allow_hold_out:
-        note = f"{check_note}Validated by cross-validation on the training images."
+        note = f"{check_note}Validated by cross-validation on the training {noun}."
         return Splits(train, train, test, note, findings=findings)
     assert isinstance(train, Table)
     held_out = world.on_rank_zero(
@@ -71,10 +72,10 @@ def make_image_splits(
         )
     )
     if not len(held_out.val):
-        raise DataError("there are too few images to hold any out.", got=f"{len(train)}.", hint="more images.")
+        raise DataError(f"there are too few {noun} to hold any out.", got=f"{len(train)}.", hint=f"more {noun}.")
     groups = f"; {held_out.num_groups:,} groups of duplicates were kept together" if held_out.num_groups else ""
     note = (
-        f"{check_note}{len(held_out.val):,} of {len(train):,} training images were held out for validation, the same "
+        f"{check_note}{len(held_out.val):,} of {len(train):,} training {noun} were held out for validation, the same "
         f"fraction of each {stratum}{groups}."
     )
     train_part, val_part = train.only(held_out.train), train.only(held_out.val)
