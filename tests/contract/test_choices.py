@@ -13,7 +13,7 @@ import yaml
 from tests.conftest import fill
 from tests.contract.small_images import table_of, write_folder
 from vitrail import create_model, load, save_weights
-from vitrail.data.prepare.image import scale_size
+from vitrail.data.transform import scale_size
 from vitrail.kind.classification import check_source
 from vitrail.objective.classify import Classify
 from vitrail.training import throughput

@@ -1,4 +1,4 @@
-"""Mixup (arXiv 1710.09412) and CutMix (arXiv 1905.04899) of neighbouring images.
+"""Mixup (arXiv 1710.09412) of neighbouring samples and CutMix (arXiv 1905.04899) of neighbouring images.
 
 Positions 0 and 1 of a batch are a pair, 2 and 3, and so on. Each rank has whole pairs, so the result is the same for
 any number of ranks.
@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from vitrail.batch import Fields
 from vitrail.data.augment import Augment
 from vitrail.data.rng import make_rng
 
@@ -21,6 +22,28 @@ from vitrail.data.rng import make_rng
 def one_hot(labels: Int64[Tensor, " B"], num_classes: int) -> Float[Tensor, "B K"]:
     """Class numbers as one-hot targets."""
     return torch.nn.functional.one_hot(labels, num_classes).float()
+
+
+def mix_fields(
+    fields: Fields,
+    name: str,
+    *,
+    mixup: float,
+    cutmix: float = 0.0,
+    num_classes: int,
+    multi_label: bool,
+    seed: int,
+    epoch: int,
+    positions: Sequence[int],
+) -> Fields:
+    """The field `name` and the labels, mixed in pairs; class numbers become probabilities."""
+    labels = fields["label"]
+    is_number = labels.ndim == 1 and labels.is_floating_point()
+    soft = multi_label or labels.ndim == 2
+    targets = labels[:, None] if is_number else labels if soft else one_hot(labels, num_classes)
+    augment = Augment(mixup=mixup, cutmix=cutmix)
+    inputs, mixed = mix(fields[name], targets, augment, seed=seed, epoch=epoch, positions=positions)
+    return {name: inputs, "label": mixed[:, 0] if is_number else mixed}
 
 
 def mix(

@@ -143,3 +143,10 @@ class RawPixels(Preprocess):
         """The pixels unchanged."""
         pixels = torch.from_numpy(batch).permute(0, 3, 1, 2)
         return pixels if out is None else out.copy_(pixels)
+
+
+def scale_size(size: tuple[int, ...], cells: tuple[int, ...], factor: float) -> tuple[int, ...]:
+    """Scale a size by a factor, rounded down to whole cells of its grid, at least one."""
+    return tuple(
+        max(1, round(side * factor) // (side // num)) * (side // num) for side, num in zip(size, cells, strict=True)
+    )

@@ -13,10 +13,10 @@ from vitrail.data.augment import Augment
 from vitrail.data.cache import KEY_BYTES, PixelCache
 from vitrail.data.decode import Pixels
 from vitrail.data.loader import Loader
-from vitrail.data.mix import mix, one_hot
+from vitrail.data.mix import mix_fields
 from vitrail.data.reader import Reader, form
 from vitrail.data.table import Item, Source, Stream
-from vitrail.data.transform import Preprocess
+from vitrail.data.transform import Preprocess, scale_size
 
 Spec = Preprocess
 FIELDS = ("image",)
@@ -66,12 +66,17 @@ class ImagePreparation:
     ) -> Fields:
         """Mix pairs of images and their labels (mixup, CutMix)."""
         assert self.augment is not None
-        labels = fields["label"]
-        is_number = labels.ndim == 1 and labels.is_floating_point()
-        soft = multi_label or labels.ndim == 2
-        targets = labels[:, None] if is_number else labels if soft else one_hot(labels, num_classes)
-        images, mixed = mix(fields["image"], targets, self.augment, seed=seed, epoch=epoch, positions=positions)
-        return {"image": images, "label": mixed[:, 0] if is_number else mixed}
+        return mix_fields(
+            fields,
+            "image",
+            mixup=self.augment.mixup,
+            cutmix=self.augment.cutmix,
+            num_classes=num_classes,
+            multi_label=multi_label,
+            seed=seed,
+            epoch=epoch,
+            positions=positions,
+        )
 
     def flush(self) -> None:
         """Write the cache to disk."""
@@ -123,10 +128,3 @@ def image_loader(
     """Create a loader of images."""
     prepare = ImagePreparation(preprocess=preprocess, augment=augment, cache=cache)
     return Loader(source=source, prepare=prepare, **options)
-
-
-def scale_size(size: tuple[int, ...], cells: tuple[int, ...], factor: float) -> tuple[int, ...]:
-    """Scale a size by a factor, rounded down to whole cells of its grid, at least one."""
-    return tuple(
-        max(1, round(side * factor) // (side // num)) * (side // num) for side, num in zip(size, cells, strict=True)
-    )

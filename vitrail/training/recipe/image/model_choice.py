@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from vitrail.data.prepare.image import scale_size
 from vitrail.data.table import IMAGE
+from vitrail.data.transform import scale_size
 from vitrail.tokens import format_size
 from vitrail.training.recipe.image.classifier import as_classifier
 from vitrail.training.task import Task
