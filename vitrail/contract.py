@@ -63,7 +63,8 @@ class Model(nn.Module):
     about: About
     """Name, preprocessing, labels and calibration: what travels with the weights."""
     tokenize: Callable[..., Tokens]
-    encode: Callable[[Tokens], Tokens]
+    encode: Callable[..., Tokens]
+    """A model with a tower for each modality takes the name of one first, here and in `tokenize`."""
     flops: Callable[[], int]
 
     def __init__(self) -> None:
@@ -81,6 +82,7 @@ class Classifier(Model):
 
     TAKES: tuple[str, ...] = ("image",)
     spec: ImageSpec
+    encode: Callable[[Tokens], Tokens]
     pool: Callable[[Tokens], Float[Tensor, "B D"]]
     replace_head: Callable[[int], None]
     head: nn.Module
@@ -210,6 +212,7 @@ class TokenModel(Model):
     """A model of text: token ids in, logits for each token of the vocabulary out."""
 
     spec: TokenSpec
+    encode: Callable[[Tokens], Tokens]
     logits: Callable[[Tensor], Tensor]
     """From encoded or decoded tokens to logits."""
 
