@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vitrail.verbs.figures import figures
     from vitrail.verbs.models import models
     from vitrail.verbs.predict import predict
+    from vitrail.verbs.search import search
     from vitrail.verbs.serve import serve
     from vitrail.verbs.train import find_lr, train
 
@@ -41,6 +42,7 @@ __all__ = [
     "models",
     "predict",
     "save_weights",
+    "search",
     "serve",
     "train",
 ]
@@ -62,6 +64,7 @@ MODULES = {
     "models": "vitrail.verbs.models",
     "predict": "vitrail.verbs.predict",
     "save_weights": "vitrail.verbs.convert",
+    "search": "vitrail.verbs.search",
     "serve": "vitrail.verbs.serve",
     "load": "vitrail.run.artefact",
     "train": "vitrail.verbs.train",

@@ -16,6 +16,7 @@ from vitrail.console import (
     QuietFlag,
     WeightsOption,
     print_json,
+    print_table,
     progress_bar,
     remark,
 )
@@ -24,6 +25,7 @@ from vitrail.percent import percent, percent_range
 
 if TYPE_CHECKING:
     from vitrail.kind.regression import NumberEvaluation
+    from vitrail.training.recipe.several.retrieval import AlignedEvaluation
     from vitrail.training.recipe.text.evaluation import TextEvaluation
     from vitrail.verbs.evaluate import Evaluation
 
@@ -55,6 +57,7 @@ def command(
     For ImageNet models the classes may be named by class index, WordNet id or class name.
     """
     from vitrail.kind.regression import NumberEvaluation
+    from vitrail.training.recipe.several.retrieval import AlignedEvaluation
     from vitrail.training.recipe.text.evaluation import TextEvaluation
     from vitrail.verbs.evaluate import evaluate
 
@@ -72,6 +75,9 @@ def command(
             batch_size=batch_size,
             progress=progress,
         )
+    if isinstance(result, AlignedEvaluation):
+        _print_directions(result, as_json=as_json, quiet=quiet)
+        return
     if isinstance(result, TextEvaluation):
         _print_text(result, as_json=as_json, quiet=quiet)
         return
@@ -99,6 +105,27 @@ def _print_remarks(result: Evaluation | NumberEvaluation, *, quiet: bool) -> Non
         remark(printable(f"Left out: {problem}"), quiet=quiet)
     for change in result.changes:
         remark(f"Note: {change}.", quiet=quiet)
+
+
+def _print_directions(result: AlignedEvaluation, *, as_json: bool, quiet: bool) -> None:
+    if result.split is not None:
+        remark(f"Evaluated on the {result.split} split.", quiet=quiet)
+    if result.learned_from:
+        remark("Note: the model was trained on these samples, so the scores say nothing about others.", quiet=quiet)
+    if as_json:
+        print_json({"kind": "alignment", "split": result.split, "learned_from": result.learned_from, **result.scores})
+        return
+    rows = [
+        [
+            f"{each['from']} to {each['to']}",
+            percent(each["recall"]),
+            percent_range(each["interval"]),
+            percent(each["chance"]),
+            f"{each['n']:,}",
+        ]
+        for each in result.scores["directions"]
+    ]
+    print_table(["recall at 1", "", "95 % interval", "chance", "queries"], rows)
 
 
 def _print_text(result: TextEvaluation, *, as_json: bool, quiet: bool) -> None:

@@ -35,20 +35,34 @@ def command(
     top: Annotated[int, typer.Option(min=1, help="Labels per image, in JSON.")] = 5,
     batch_size: Annotated[int, typer.Option(min=1)] = 32,
     copy_to: Annotated[Path | None, typer.Option(help="Sort copies into one folder per class here.")] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="Words to choose from, separated by commas, for a run of the recipe align.")
+    ] = None,
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
     """Classify images, with confidence or "unknown"; fill the gaps of a text ("The [MASK] barks")."""
-    from vitrail.run.artefact import kind_of
+    from vitrail.run.artefact import ALIGNMENT, kind_of
     from vitrail.run.text_model import TEXT_KINDS
-    from vitrail.verbs.predict import predict
+    from vitrail.verbs.predict import predict, predict_words
 
     if weights is None and kind_of(model) in TEXT_KINDS:
         if copy_to is not None:
             raise DataError("--copy-to sorts images.", got="a model of text.", hint="no --copy-to.")
         _fill_gaps(model, images, top, form, as_json=as_json)
         return
-    results = predict(model, images, weights=weights, top=top, batch_size=batch_size, copy_to=copy_to)
+    if weights is None and kind_of(model) == ALIGNMENT:
+        if labels is None or copy_to is not None:
+            raise DataError(
+                "a run that aligns modalities labels images by words.",
+                got="--copy-to." if labels else "no --labels.",
+                hint='--labels "a cat,a dog", or vitrail search.',
+            )
+        results = predict_words(model, images, labels.split(","), top=top)
+    elif labels is not None:
+        raise DataError("--labels is for runs of the recipe align.", got=f"--labels {labels}.", hint="no --labels.")
+    else:
+        results = predict(model, images, weights=weights, top=top, batch_size=batch_size, copy_to=copy_to)
     num = num_errors = num_unknown = 0
     write = _writer("json" if as_json else form)
     last = time.monotonic()

@@ -45,11 +45,19 @@ class AlignedTable(Table):
         return [text for index in range(len(self)) for text in self.content(index).get(TEXT, ())]
 
 
+def with_tokenizer(table: Table, tokenizer: Tokenizer | None) -> AlignedTable:
+    """The same table with the tokenizer that its texts are cut by."""
+    assert isinstance(table, AlignedTable)
+    return replace(table, tokenizer=tokenizer)
+
+
 def part_of(item: Item, modality: str) -> Any:
     """The content of one modality of an item; one that is missing is an error that names the row."""
     content = item.content().get(modality)
     if content is None or content == ():
-        raise DataError(f"{item.name} has no {modality}.", got="an empty cell.", hint="filling it in, or on_error=skip.")
+        raise DataError(
+            f"{item.name} has no {modality}.", got="an empty cell.", hint="filling it in."
+        )
     return content
 
 
@@ -73,7 +81,10 @@ def open_aligned(data: str | Path) -> AlignedTable:
     modality, content, labels = source.modalities[0], source.content, source.labels
     texts = [(name.replace("_", " ").strip().lower(),) for name in source.classes]
     return AlignedTable(
-        **{name: getattr(source, name) for name in ("origin", "names", "classes", "labels", "splits", "findings", "root")},
+        **{
+            name: getattr(source, name)
+            for name in ("origin", "names", "classes", "labels", "splits", "findings", "root")
+        },
         content=lambda index: {modality: content(index), TEXT: texts[labels[index]]},
         stamp=source.stamp,
         checksum=source.checksum,
@@ -119,7 +130,8 @@ def _reader(
     """From the number of a row to its contents by modality; an empty cell has none."""
 
     def read(index: int) -> dict[str, Any]:
-        row, found = rows[index], {}
+        row = rows[index]
+        found: dict[str, Any] = {}
         for modality, numbers in columns.items():
             cells = tuple(row[number].strip() for number in numbers if row[number].strip())
             if modality == TEXT:

@@ -32,9 +32,7 @@ class ImageFile(NamedTuple):
     """Bytes; of a clip, the path."""
 
 
-def find_images(
-    words: Iterable[str], *, pipe: BinaryIO | None = None, modality: str = "image"
-) -> Iterator[ImageFile]:
+def find_images(words: Iterable[str], *, pipe: BinaryIO | None = None, modality: str = "image") -> Iterator[ImageFile]:
     """The images that the words name, lazily and in a fixed order; with another `modality`, the clips.
 
     A named file is tried whatever its suffix; in a folder or zip only files with a suffix of the modality are. A path

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vitrail.contract import Model
-from vitrail.data.aligned import TEXT, AlignedTable, open_aligned
+from vitrail.data.aligned import TEXT, AlignedTable, open_aligned, with_tokenizer
 from vitrail.data.aligned_preparation import AlignedPreparation
 from vitrail.data.rng import make_rng
 from vitrail.data.table import Source
-from vitrail.data.text.tokenizer import FILE, HF_CONFIG, Tokenizer, hf_config, learn_tokenizer, parse_tokenizer, read_tokenizer
+from vitrail.data.text.tokenizer import (
+    FILE,
+    HF_CONFIG,
+    Tokenizer,
+    hf_config,
+    learn_tokenizer,
+    parse_tokenizer,
+    read_tokenizer,
+)
 from vitrail.errors import DataError, RunError, SpecError
 from vitrail.files import write_text
 from vitrail.model.vatt import Vatt
@@ -20,14 +27,20 @@ from vitrail.objective.contrast import Contrast
 from vitrail.report.alignment import write_alignment_report
 from vitrail.run import directory
 from vitrail.run.aligned_card import aligned_card
-from vitrail.run.aligned_model import AlignedModel, new_contrast, prepare_parts
+from vitrail.run.aligned_model import AlignedModel, prepare_parts
 from vitrail.run.artefact import ALIGNMENT, WEIGHTS, mark_finished
 from vitrail.run.calibrate import write_calibration
 from vitrail.run.predictions import SUMMARY
 from vitrail.training.closing import collect_facts, collect_skipped, make_result
 from vitrail.training.evaluation import ProgressCallback
 from vitrail.training.recipe.several.models import make_aligned_models
-from vitrail.training.recipe.several.retrieval import AlignedEvaluation, embed_table, fit_calibration, score_directions
+from vitrail.training.recipe.several.retrieval import (
+    AlignedEvaluation,
+    embed_table,
+    evaluate_aligned,
+    fit_calibration,
+    score_directions,
+)
 from vitrail.training.recipe.several.settings import AlignSettings
 from vitrail.training.settings import CommonSettings
 from vitrail.training.splits import Splits
@@ -66,7 +79,9 @@ def make_splits(
     assert isinstance(source, AlignedTable)
     names = source.split_names
     if names and "train" not in names:
-        raise DataError("there is no training split.", got=f"the splits {', '.join(names)}.", hint="a split called train.")
+        raise DataError(
+            "there is no training split.", got=f"the splits {', '.join(names)}.", hint="a split called train."
+        )
     train = source.split("train") if names else source
     if len(train) < MIN_SAMPLES:
         raise DataError(f"alignment needs at least {MIN_SAMPLES} samples.", got=f"{len(train)}.", hint="more samples.")
@@ -81,15 +96,15 @@ def make_splits(
         train, val = (train.only(sorted(rows.tolist())) for rows in (order[num:], order[:num]))
     assert isinstance(train, AlignedTable)
     tokenizer = _find_tokenizer(train, _settings(settings), world, path)
-    tables = [None if each is None else replace(each, tokenizer=tokenizer) for each in (train, val, test)]
-    assert tables[0] is not None
-    assert tables[1] is not None
-    return Splits(tables[0], tables[1], tables[2], note)
+    return Splits(
+        with_tokenizer(train, tokenizer),
+        with_tokenizer(val, tokenizer),
+        None if test is None else with_tokenizer(test, tokenizer),
+        note,
+    )
 
 
-def _find_tokenizer(
-    train: AlignedTable, settings: AlignSettings, world: World, run: Path | None
-) -> Tokenizer | None:
+def _find_tokenizer(train: AlignedTable, settings: AlignSettings, world: World, run: Path | None) -> Tokenizer | None:
     """The tokenizer of a run that was interrupted, or a new one; None if there are no texts."""
     if TEXT not in train.modalities:
         return None
@@ -128,7 +143,8 @@ def new_model(task: Task) -> Model:
 def new_objective(task: Task, model: Model | None = None) -> Contrast:
     """Create the loss function for the pairs that the model compares."""
     assert isinstance(model, Vatt)
-    return new_contrast(model, _settings(task.settings).temperature)
+    spec, temperature = model.spec, _settings(task.settings).temperature
+    return Contrast(outputs=spec.outputs, pairs=spec.pairs, text=spec.text, temperature=temperature, pad=spec.pad)
 
 
 def preparation(task: Task, model: Model, *, training: bool) -> AlignedPreparation:
@@ -176,8 +192,6 @@ def evaluate(
     opened: AlignedModel, data: str | Path, *, split: str | None, batch_size: int, progress: ProgressCallback | None
 ) -> AlignedEvaluation:
     """Retrieval in all directions on other data."""
-    from vitrail.training.recipe.several.retrieval import evaluate_aligned
-
     return evaluate_aligned(opened, open_aligned(data), split=split, batch_size=batch_size, progress=progress)
 
 

@@ -49,6 +49,18 @@ def find_hits(
     return Hits((groups[found] == groups) & asked, asked)
 
 
+class Nearest(NamedTuple):
+    """The candidates nearest to each query, the nearest first, and their cosine similarities."""
+
+    similarities: Float[Tensor, "n k"]
+    indices: Int64[Tensor, "n k"]
+
+
+def nearest(queries: Float[Tensor, "n D"], candidates: Float[Tensor, "m D"], num: int) -> Nearest:
+    """The `num` nearest candidates of each query, or all if there are fewer; vectors have length one."""
+    return Nearest(*(queries @ candidates.T).topk(min(num, len(candidates)), dim=1))
+
+
 def mean_recall(directions: list[Hits]) -> tuple[float, float]:
     """The mean recall over directions, and its standard error, over samples: their directions are not independent."""
     directions = [hits for hits in directions if hits.num]

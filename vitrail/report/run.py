@@ -24,7 +24,7 @@ from vitrail.report.chart import Line, SecondAxis, line_chart, reliability_chart
 from vitrail.report.overlay import render_overlay
 from vitrail.report.percent import percent, percent_range
 from vitrail.report.thumbnails import Thumbnails
-from vitrail.run.artefact import CLIPS, kind_of, load
+from vitrail.run.artefact import ALIGNMENT, CLIPS, kind_of, load
 from vitrail.run.calibrate import read_calibration
 from vitrail.run.directory import FOLDS, METRICS, stored_config
 from vitrail.run.predictions import PREDICTIONS, SUMMARY, SUSPECT_RATIO, PredictionRow, read_predictions, suspects
@@ -46,6 +46,7 @@ VAL_SCORES = {
     "val_token_accuracy": "validation accuracy on next tokens",
     "val_knn": "nearest neighbours of the features",
     "val_linear": "linear model on the features",
+    "val_recall": "validation recall at 1",
 }
 
 
@@ -116,7 +117,7 @@ def read_files(path: Path, *, kind: str) -> dict[str, Any]:
         if found != kind:
             raise ValueError(f"a run of the kind {found}, not {kind}")
         facts, result = document["facts"], document["result"]
-        scores = result if kind in TEXT_KINDS else document
+        scores = result if kind in (*TEXT_KINDS, ALIGNMENT) else document
         split = "test" if scores.get("test") else "val"
         metrics = [json.loads(line) for line in _read_lines(path / METRICS)]
         folds = json.loads((path / FOLDS).read_text(encoding="utf-8")) if (path / FOLDS).is_file() else None

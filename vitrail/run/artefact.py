@@ -27,7 +27,7 @@ from vitrail.weights.source import get_format
 
 WEIGHTS, LABELS = "model.safetensors", "labels.json"
 IMAGE_KINDS = ("classification", "regression")
-CLIPS, PRETRAINING = "clips", "pretraining"
+ALIGNMENT, CLIPS, PRETRAINING = "alignment", "clips", "pretraining"
 NUMBER = "number"  # what a regression run predicts, if nobody named it
 Card = Callable[[Mapping[str, Any], Mapping[str, Any], list[str]], str]
 """Makes a model card from the facts and the result of a run, and the libraries that can load the model."""

@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from vitrail import catalogue, matching
 from vitrail.contract import Classifier
@@ -58,7 +58,7 @@ def convert(
     path, source_path = _target_file(Path(out), target_format).resolve(), find_file(source).resolve()
     if source_path in (path, path.parent):
         raise WeightsError("the result would overwrite its source.", got=f"--out {out}.", hint="another --out.")
-    preprocess = catalogue.preprocess_for(name, spec, loaded.preprocess)
+    preprocess = cast("Preprocess | None", catalogue.preprocess_for(name, spec, loaded.preprocess))
     target_name = (catalogue.timm_name(name, spec) if to == "timm" else "") or name
     files = _write(loaded.state, spec.model_dump(mode="json"), target_name, to, Path(out), preprocess)
     return Conversion(name, loaded.format, to, len(loaded.state), files, tuple(other for other, _ in matches[1:]))

@@ -26,7 +26,8 @@ from vitrail.kind.regression import evaluate as evaluate_numbers
 from vitrail.metric.paired import Paired
 from vitrail.metric.summary import Summary
 from vitrail.objective.classify import Classify
-from vitrail.run.artefact import find_target, kind_of
+from vitrail.run.aligned_model import load_aligned
+from vitrail.run.artefact import ALIGNMENT, find_target, kind_of
 from vitrail.run.label_mapping import imagenet_numbers, map_classes, map_labels
 from vitrail.run.open import open_model
 from vitrail.run.predictions import PredictionRow, compare_rows, prediction_rows, summary_of
@@ -35,6 +36,7 @@ from vitrail.run.text_model import TEXT_KINDS, load_text_model
 from vitrail.training.evaluation import Answers, infer
 from vitrail.training.learner import Learner
 from vitrail.training.recipe.clip.prepare import clip_preparation
+from vitrail.training.recipe.several.retrieval import AlignedEvaluation
 from vitrail.training.recipe.text.evaluation import TextEvaluation
 from vitrail.training.splits import was_trained_on
 from vitrail.training.world import World
@@ -77,7 +79,7 @@ def evaluate(
     policy: Policy = "error",
     batch_size: int = 32,
     progress: Callable[[int, int], None] | None = None,
-) -> Evaluation | NumberEvaluation | TextEvaluation:
+) -> Evaluation | NumberEvaluation | TextEvaluation | AlignedEvaluation:
     """Evaluate a model on data of any layout; `real` is the file of ReaL labels for ImageNet's validation set.
 
     `model` is the directory of a run, a weight file, or a catalogue name, which needs `weights`; `compare` is another
@@ -91,6 +93,13 @@ def evaluate(
         opened = load_text_model(model)
         return plug.load(KINDS, opened.kind).evaluate(
             opened, data, split=split, batch_size=batch_size, progress=progress
+        )
+    if weights is None and kind_of(model) == ALIGNMENT:
+        if compare is not None or real or tta:
+            raise DataError("a run that aligns modalities is evaluated alone.", got="--compare, --real or --tta.")
+        aligned = load_aligned(model)
+        return plug.load(KINDS, ALIGNMENT).evaluate(
+            aligned, data, split=split, batch_size=batch_size, progress=progress
         )
     target = find_target(model)
     all_splits = open_data(data, data_dir=data_dir, target=target, progress=progress)

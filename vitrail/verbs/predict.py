@@ -12,11 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
+from vitrail.data.aligned import TEXT
 from vitrail.data.image_files import ImageFile, find_images
 from vitrail.errors import DataError, RunError, brief
 from vitrail.files import atomic_write
 from vitrail.machine import num_cores
+from vitrail.run.aligned_model import AlignedModel, load_aligned
 from vitrail.run.fill_mask import FilledText, fill_masks
 from vitrail.run.number_predictions import NumberPrediction, NumberPredictor
 from vitrail.run.open import open_model
@@ -67,6 +70,42 @@ def predict(
     paths = [os.fspath(image) for image in images]
     sorter = None if copy_to is None else CopySorter(Path(copy_to), paths)
     return _predict_all(predictor, paths, batch_size, sorter)
+
+
+def predict_words(
+    run: str | Path, images: Sequence[str | Path], labels: Sequence[str], *, top: int = TOP
+) -> Iterator[ImageResult]:
+    """Label images or clips by words that need not occur in training, with a run of the recipe align.
+
+    Confidence compares the labels with each other: one of them is always the most likely.
+    """
+    opened = load_aligned(run)
+    opened.require(TEXT)
+    words = [label.strip() for label in labels]
+    if len(set(words)) < 2 or not all(words) or len(set(words)) < len(words):
+        raise DataError("labels are two different words or more.", got=f"{', '.join(words) or 'none'}.")
+    anchor = opened.model.spec.anchor
+    level = opened.model.spec.level_between(anchor, TEXT)
+    texts = opened.embed(TEXT, words, words)[level]
+    found = find_images([os.fspath(image) for image in images], modality=anchor)
+    return _predict_words(opened, found, words, texts, min(top, len(words)))
+
+
+def _predict_words(
+    opened: AlignedModel, found: Iterator[ImageFile], words: Sequence[str], texts: Tensor, top: int
+) -> Iterator[ImageResult]:
+    anchor = opened.model.spec.anchor
+    level = opened.model.spec.level_between(anchor, TEXT)
+    for each in found:
+        try:
+            own = opened.embed(anchor, [each.content()], [each.name])[level]
+        except DataError as error:
+            yield ImageResult(each.name, error=f"{error.wrong.removeprefix(f'{each.name} ')} {error.got}".strip())
+            continue
+        probabilities = opened.calibration.probabilities(own @ texts.T / opened.temperature)[0]
+        values, indices = probabilities.topk(top)
+        pairs = tuple((words[index], value) for index, value in zip(indices.tolist(), values.tolist(), strict=True))
+        yield ImageResult(each.name, Prediction(*pairs[0], False, pairs, (pairs[0][0],)))
 
 
 def predict_texts(run: str | Path, texts: Sequence[str], *, top: int = TOP) -> list[FilledText]:

@@ -52,6 +52,11 @@ class Spec(spec.Spec):
             raise ValueError("size has three numbers: frames, rows and columns")
         return self
 
+    @classmethod
+    def of_size(cls, size: tuple[int, ...]) -> Self:
+        """The preprocessing for a model's input."""
+        return cls.parse({"size": size})
+
     @property
     def frame(self) -> Preprocess:
         """The preprocessing of each frame."""

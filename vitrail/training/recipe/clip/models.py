@@ -11,7 +11,6 @@ import torch
 
 from vitrail import catalogue, plug
 from vitrail.contract import Classifier, ImageSpec
-from vitrail.data.media import video_suffix
 from vitrail.data.preparation import InputPreprocess
 from vitrail.data.sound import sound_info
 from vitrail.data.table import Source, Table
@@ -73,7 +72,8 @@ def make_clip_models(
 
 def measure_clips(source: Source) -> tuple[float, float]:
     """The most common rate of some clips, and the seconds that nearly all of them fit into; unreadable ones are left
-    to training, which skips or reports them."""
+    to training, which skips or reports them.
+    """
     assert isinstance(source, Table)
     rates, seconds, problem = [], [], None
     for index in sorted({int(row) for row in np.linspace(0, len(source) - 1, NUM_MEASURED)}):
@@ -130,7 +130,9 @@ def _model_of_run(
     path = Path(weights)
     if not is_run(path):
         raise WeightsError(
-            f"clips can start from a run on {source.modalities[0]} only.", got=f"{weights}.", hint="the directory of a run."
+            f"clips can start from a run on {source.modalities[0]} only.",
+            got=f"{weights}.",
+            hint="the directory of a run.",
         )
     config, _ = open_run(path)
     spec, name = read_spec(path, config), str(config["model"].get("name", ""))

@@ -28,8 +28,9 @@ CANDIDATES = {
 }
 CLIP_CANDIDATES = {
     "sound": (
-        Candidate("vit_nano_conv4_mel40x96", 0),
-        Candidate("vit_tiny_conv4_mel40x96", 40),
+        Candidate("vit_nano_conv8_mel40x96", 0),
+        Candidate("vit_nano_conv4_mel40x96", 40),
+        Candidate("vit_tiny_conv4_mel40x96", 80),
     ),
     "video": (
         Candidate("vit_nano_patch2x8_gap_video8x64", 0),

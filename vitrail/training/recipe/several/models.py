@@ -43,7 +43,9 @@ def make_aligned_models(
     size = (model or DEFAULT).removeprefix(PREFIX)
     if size not in SIZES:
         raise SpecError(
-            f"there is no model {model} for several modalities.", got=f"{model}.", hint=f"{', '.join(map(PREFIX.__add__, SIZES))}."
+            f"there is no model {model} for several modalities.",
+            got=f"{model}.",
+            hint=f"{', '.join(map(PREFIX.__add__, SIZES))}.",
         )
     towers = {name: _new_tower(source, name, size, weights, prepare) for name in source.modalities if name != TEXT}
     if weights is not None and "image" not in towers:
@@ -57,10 +59,13 @@ def make_aligned_models(
             "vocab": vocab, "pad": pad, "context": context, "width": width, "depth": depth, "heads": heads,
             "hidden": hidden, "position": "learned",
         }  # fmt: skip
-        specs = [{"name": name, "family": "vit", "spec": dict(tower.spec)} for name, tower in towers.items()]
+        specs = [
+            {"name": name, "family": "vit", "spec": tower.spec.model_dump(mode="json")}
+            for name, tower in towers.items()
+        ]
         if TEXT in source.modalities:
             specs.append({"name": TEXT, "family": "language", "spec": text})
-        spec = Spec.parse({"towers": [each | {"spec": _plain(each["spec"])} for each in specs]})
+        spec = Spec.parse({"towers": specs})
         created = Vatt(spec.override_words(overrides))
         if weights is not None:
             created.towers["image"].load_state_dict(towers["image"].state_dict())
@@ -69,10 +74,6 @@ def make_aligned_models(
 
     new_model()  # so that errors in the model are raised before anything starts
     return new_model
-
-
-def _plain(fields: dict[str, Any]) -> dict[str, Any]:
-    return {key: value.model_dump(mode="json") if hasattr(value, "model_dump") else value for key, value in fields.items()}
 
 
 def _new_tower(
