@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import tempfile
 from fractions import Fraction
+from pathlib import Path
 
 import av
 import numpy as np
@@ -43,8 +45,10 @@ def ramp_video(
     movflags: str = "",
 ) -> bytes:
     """A video whose frames are grey, each brighter than the one before; perhaps with a sound track."""
-    file = io.BytesIO()
-    with av.open(file, "w", format=format, options={"movflags": movflags} if movflags else {}) as container:
+    with (
+        tempfile.TemporaryDirectory() as folder,  # `faststart` opens the file again
+        av.open(f"{folder}/clip", "w", format=format, options={"movflags": movflags} if movflags else {}) as container,
+    ):
         stream = container.add_stream("mpeg4", rate=rate)
         stream.height, stream.width = size
         stream.pix_fmt, stream.gop_size, stream.bit_rate = "yuv420p", gop, 2_000_000
@@ -63,7 +67,8 @@ def ramp_video(
         container.mux(stream.encode())
         if track is not None and sound is not None:
             _write_sound(container, track, sound, sound_rate)
-    return file.getvalue()
+        container.close()
+        return Path(folder, "clip").read_bytes()
 
 
 def _write_sound(container: av.container.OutputContainer, track: object, sound: NDArray, rate: int) -> None:
