@@ -43,13 +43,14 @@ def ramp_video(
     sound_rate: int = 16_000,
     rotation: int = 0,
     movflags: str = "",
+    codec: str = "mpeg4",
 ) -> bytes:
     """A video whose frames are grey, each brighter than the one before; perhaps with a sound track."""
     with (
         tempfile.TemporaryDirectory() as folder,  # `faststart` opens the file again
         av.open(f"{folder}/clip", "w", format=format, options={"movflags": movflags} if movflags else {}) as container,
     ):
-        stream = container.add_stream("mpeg4", rate=rate)
+        stream = container.add_stream(codec, rate=rate)
         stream.height, stream.width = size
         stream.pix_fmt, stream.gop_size, stream.bit_rate = "yuv420p", gop, 2_000_000
         if rotation:
@@ -57,6 +58,7 @@ def ramp_video(
         track = None
         if sound is not None:
             track = container.add_stream("pcm_s16le" if format != "mp4" else "aac", rate=sound_rate, layout="mono")
+        container.start_encoding()
         for number in range(num_frames):
             pixels = np.full((*size, 3), grey_of(number), dtype=np.uint8)
             if rotation:

@@ -26,7 +26,7 @@ Start = float | Callable[[float], float] | None
 """Where a segment starts, in seconds: a number, a function of the clip's length, or None for the middle of the clip."""
 MAX_RATE = 192_000  # samples per second
 MAX_CHANNELS = 32
-FIRST_BYTES = 16  # enough to recognise a format
+FIRST_BYTES = 256  # enough to recognise a format
 
 
 class Clip(NamedTuple):

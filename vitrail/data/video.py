@@ -59,7 +59,7 @@ def is_video(start: bytes) -> bool:
         start[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot")
         or (start[:4] == b"RIFF" and start[8:11] == b"AVI")
         or start[:4] in (b"\x1aE\xdf\xa3", b"\x00\x00\x01\xba", b"\x00\x00\x01\xb3")
-        or start[:1] == b"G"  # the synchronisation byte of an MPEG transport stream
+        or start[:1] == start[188:189] == b"G"  # the packets of an MPEG transport stream
     )
 
 
@@ -209,8 +209,9 @@ def _video_stream(container: Any, name: str) -> Any:
 
     streams = [each for each in container.streams.video if not each.disposition & Disposition.attached_pic]
     if not streams:
-        got = "a file with sound only." if container.streams.audio else "a file without images and sound."
-        raise DataError(f"{name} has no video in it.", got=got, hint="leaving it out.")
+        if not container.streams.audio:
+            raise damaged_clip(name, "a file without images and sound.")
+        raise DataError(f"{name} has no video in it.", got="a file with sound only.", hint="leaving it out.")
     stream = streams[0]
     if stream.codec_context is None:
         raise DataError(
@@ -309,6 +310,8 @@ class SoundTrack:
 
 
 def _sound_stream(container: Any, name: str) -> Any:
+    if not container.streams:
+        raise damaged_clip(name, "a file without images and sound.")
     if not container.streams.audio:
         raise DataError(f"{name} has no sound.", got="a video without a sound track.", hint="leaving it out.")
     stream = container.streams.audio[0]
