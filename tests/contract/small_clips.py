@@ -44,6 +44,7 @@ def ramp_video(
     rotation: int = 0,
     movflags: str = "",
     codec: str = "mpeg4",
+    still: bool = False,
 ) -> bytes:
     """A video whose frames are grey, each brighter than the one before; perhaps with a sound track."""
     with (
@@ -63,6 +64,8 @@ def ramp_video(
             pixels = np.full((*size, 3), grey_of(number), dtype=np.uint8)
             if rotation:
                 pixels[: size[0] // 2] = 0  # so that one can see which side is up
+            if still:
+                pixels[:] = np.linspace(0, 255, size[1], dtype=np.uint8)[:, None]  # brighter to the right
             frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
             frame.pts = number
             container.mux(stream.encode(frame))
