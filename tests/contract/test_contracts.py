@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.contract.small_clips import noise_wav, ramp_video
 from tests.contract.small_images import table_of
 from vitrail import catalogue, plug
 from vitrail.about import About
@@ -18,7 +19,9 @@ from vitrail.batch import Fields, split_fields
 from vitrail.contract import Classifier, Model, Objective
 from vitrail.data.augment import Augment
 from vitrail.data.prepare.image import ImagePreparation, ImageRows
+from vitrail.data.prepare.sound import SoundPreparation
 from vitrail.data.prepare.text import TextPreparation
+from vitrail.data.prepare.video import VideoPreparation
 from vitrail.data.transform import Preprocess
 from vitrail.metric.score import Metric, Score
 from vitrail.objective.classify import Classify
@@ -251,10 +254,15 @@ def check_preparation(prepare: Any, varied: Any, source: Any = None) -> None:
     reduced = prepare.reduced(0.5, (4, 4))
     smaller = reduced.new_rows(1)
     smaller.put(0, reduced.reader(source)(source[0]))
-    assert all(smaller.stack()[name].numel() < tensor[:1].numel() for name, tensor in fields.items())
+    if reduced is not prepare:  # the rate of a sound is not reduced
+        assert all(smaller.stack()[name].numel() < tensor[:1].numel() for name, tensor in fields.items())
     prepare.flush()
 
 
+CLIPS: dict[str, tuple[type, Callable[[], list[bytes]]]] = {
+    "sound": (SoundPreparation, lambda: [noise_wav(number) for number in range(10)]),
+    "video": (VideoPreparation, lambda: [ramp_video(num_frames=60)] * 10),
+}
 PREPARATIONS = {
     "image": lambda **fields: ImagePreparation(preprocess=Preprocess(size=(16, 16)), **fields),
 }
@@ -269,6 +277,11 @@ def test_preparations(name: str) -> None:
         options: dict[str, Any] = {"context": 4, "pad": 0, "crops": True}
         source = replace(table_of([0] * 5, side=20), content=lambda index: np.arange(1, 9) * (1 + index))
         check_preparation(TextPreparation(**options), TextPreparation(**options, training=True), source)
+        return
+    if name in CLIPS:
+        prepare, clips = CLIPS[name]
+        source = replace(table_of([0, 1] * 5, side=20), content=clips().__getitem__)
+        check_preparation(prepare(preprocess=entry.Spec()), prepare(preprocess=entry.Spec(), training=True), source)
         return
     check_preparation(PREPARATIONS[name](), PREPARATIONS[name](augment=Augment()))
 

@@ -120,12 +120,18 @@ def _print_rates(rates: Any) -> None:
     print(f"Try lr={rates.lr:.1e}")
 
 
-def _describe_score(split: str, score: dict[str, Any]) -> str:
+def _describe_score(split: str, score: dict[str, Any], noun: str) -> str:
     """A score, what it was measured on and its interval, for people."""
     if "loss" in score:
         return _describe_text_score(split, score)
-    images = "training images, by cross-validation" if score.get("cross_validated") else f"{split} images"
-    num = f" on {score['n']:,} {images}"
+    if "directions" in score:
+        return "\n".join(
+            f"{each['from']} to {each['to']}: recall at 1 {percent(each['recall'])} on {each['n']:,} {split} samples"
+            f"{_describe_interval(each['interval'], percent_range)}, {percent(each['chance'])} by chance"
+            for each in score["directions"]
+        )
+    samples = f"training {noun}, by cross-validation" if score.get("cross_validated") else f"{split} {noun}"
+    num = f" on {score['n']:,} {samples}"
     if "masked_loss" in score:
         value = f"loss {score['masked_loss']:.4g} on hidden patches{num}"
         if score["knn"] is None:
@@ -175,7 +181,7 @@ def _print_result(result: Any, *, scores: bool) -> None:
         return
     for split, score in (("validation", result.val), ("test", result.test)):
         if score:
-            print(_describe_score(split, score))
+            print(_describe_score(split, score, "clips" if result.samples_per_second else "images"))
     if result.folds:
         folds = result.folds
         print(

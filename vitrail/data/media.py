@@ -11,7 +11,7 @@ from typing import BinaryIO, NamedTuple
 
 from vitrail.data.reader import unreadable
 from vitrail.data.table import SUFFIXES
-from vitrail.errors import DataError
+from vitrail.errors import DataError, brief
 
 SOUND_SUFFIXES = (".wav", ".flac")
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg")
@@ -26,7 +26,7 @@ Start = float | Callable[[float], float] | None
 """Where a segment starts, in seconds: a number, a function of the clip's length, or None for the middle of the clip."""
 MAX_RATE = 192_000  # samples per second
 MAX_CHANNELS = 32
-FIRST_BYTES = 16  # enough to recognise a format
+FIRST_BYTES = 256  # enough to recognise a format
 
 
 class Clip(NamedTuple):
@@ -96,6 +96,12 @@ def missing_package(package: str, extra: str) -> DataError:
 def damaged_clip(name: str, got: str) -> DataError:
     """The error for a clip that is recognised but cannot be decoded."""
     return DataError(f"{name} is damaged or truncated.", got=got, hint="a fresh copy, or leaving it out.")
+
+
+def decoder_message(error: Exception) -> str:
+    """What a decoder complains about, without its numbers and the names of Python objects."""
+    message = getattr(error, "error_string", None) or getattr(error, "strerror", None)  # libsndfile, FFmpeg
+    return brief(Exception(message.removeprefix("Error : "))) if message else brief(error)
 
 
 def check_sound(info: SoundInfo, name: str, *, max_seconds: float) -> None:

@@ -21,13 +21,14 @@ from vitrail.data.media import (
     Start,
     check_sound,
     damaged_clip,
+    decoder_message,
     first_bytes,
     missing_package,
     not_readable,
     open_media,
 )
 from vitrail.data.video import is_video, open_track
-from vitrail.errors import DataError, brief
+from vitrail.errors import DataError
 
 Waveform = NDArray[np.float32]
 MAX_SECONDS = 600.0
@@ -132,7 +133,7 @@ def _open_soundfile(file: BinaryIO, name: str, start: bytes) -> Iterator[Track]:
     except Exception as error:  # noqa: BLE001 - a decoder's errors are many
         if start[:3] == b"ID3":
             raise not_readable(name, "sound", start, FORMATS_HINT) from None
-        raise damaged_clip(name, brief(error)) from None
+        raise damaged_clip(name, decoder_message(error)) from None
     with opened:
         if opened.format not in FORMATS:
             raise not_readable(name, "sound", start, FORMATS_HINT)
@@ -166,7 +167,7 @@ class _SoundFile:
         except DataError:
             raise
         except Exception as error:  # noqa: BLE001 - a decoder's errors are many
-            raise damaged_clip(self.name, brief(error)) from None
+            raise damaged_clip(self.name, decoder_message(error)) from None
         return check_samples(mono, self.name)
 
 

@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrail.errors import SpecError
+
+MAX_MELS = 1_024
 LOWEST = 20.0  # Hz, as in Kaldi: below is no sound, but an offset of the microphone
 MAX_PADDING = 8  # times the window to which frames are padded, so that each band has a frequency of its own
 DYNAMIC_RANGE = 1e-8  # what is quieter than the loudest by more than this power is cut off (80 dB, as in Whisper)
@@ -38,7 +41,11 @@ def mel_bank(rate: int, mels: int, window: int) -> MelBank:
         if weights.any(axis=1).all():
             return MelBank(csr_array(weights), shortest * padding)
         padding *= 2
-    raise ValueError(f"{mels} mels are too many for a window of {window} samples")
+    raise SpecError(
+        "mels must leave each band a frequency of its own.",
+        got=f"mels={mels}, a window of {window} samples.",
+        hint="fewer mels, or a longer window.",
+    )
 
 
 def triangles(rate: int, mels: int, fft_size: int) -> NDArray[np.float32]:

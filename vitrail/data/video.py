@@ -19,12 +19,13 @@ from vitrail.data.media import (
     Start,
     check_sound,
     damaged_clip,
+    decoder_message,
     first_bytes,
     missing_package,
     not_readable,
     open_media,
 )
-from vitrail.errors import DataError, brief
+from vitrail.errors import DataError
 
 CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,avi,matroska,webm,mpeg,mpegts,mpegvideo"
 FORMATS_HINT = "MP4, MOV, AVI, MKV, WebM or MPEG."
@@ -34,9 +35,9 @@ MAX_DECODED_PIXELS = 20_000_000_000  # likewise: about a minute of one core
 MAX_PACKETS = 500_000  # read for one request, those of other streams included
 EARLIER = (0.0, 10.0, 60.0)  # seconds before the start to seek to, one after the other until a keyframe is found there
 WARM_UP = 0.25  # seconds of sound that are decoded before a segment, because each packet is decoded with the one before
-SLACK = 0.5  # seconds by which a stream may end before its header says so
+SLACK = 0.25  # seconds by which a stream may end before its header says so
 JUMP = 0.05  # seconds by which timestamps of sound may be off before they count
-SLACK_RATE = 0.05  # likewise, as a fraction of its length
+SLACK_RATE = 0.02  # likewise, as a fraction of its length
 EPSILON = 1e-4
 DEFAULT_RATE = 25.0  # frames per second of a file that does not say
 
@@ -58,7 +59,7 @@ def is_video(start: bytes) -> bool:
         start[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot")
         or (start[:4] == b"RIFF" and start[8:11] == b"AVI")
         or start[:4] in (b"\x1aE\xdf\xa3", b"\x00\x00\x01\xba", b"\x00\x00\x01\xb3")
-        or start[:1] == b"G"  # the synchronisation byte of an MPEG transport stream
+        or start[:1] == start[188:189] == b"G"  # the packets of an MPEG transport stream
     )
 
 
@@ -98,7 +99,8 @@ def read_frames(
         with _open_container(content, name) as container:
             stream = _video_stream(container, name)
             frames = _decode(container, stream, seek, name)
-            shown = list(_frames_at(frames, times, info, name, resize=resize, may_start_late=seek is None))
+            promised = info.seconds if _states_length(container, stream) else 0.0
+            shown = list(_frames_at(frames, times, promised, name, resize=resize, may_start_late=seek is None))
         if shown:
             break
     return np.stack(shown)
@@ -107,7 +109,7 @@ def read_frames(
 def _frames_at(
     frames: Iterator[tuple[float, float, Any]],
     times: NDArray[np.float64],
-    info: VideoInfo,
+    promised: float,
     name: str,
     *,
     resize: Callable[[Pixels], Pixels],
@@ -129,8 +131,8 @@ def _frames_at(
         if may_start_late:
             raise _no_frames(name)
         return
-    if end + SLACK + SLACK_RATE * info.seconds < min(float(times[-1]), info.seconds):
-        raise damaged_clip(name, f"a video that ends after {end:.1f} of {info.seconds:.1f} seconds.")
+    if end + SLACK + SLACK_RATE * promised < min(float(times[-1]), promised):
+        raise damaged_clip(name, f"a video that ends after {end:.1f} of {promised:.1f} seconds.")
     pixels = _to_pixels(latest, resize, name) if pixels is None else pixels
     for _ in range(len(times) - done):
         yield pixels
@@ -198,7 +200,7 @@ def _open_container(content: MediaContent, name: str) -> Iterator[Any]:
             with av.open(file, container_options=options, metadata_errors="replace") as container:
                 yield container
         except (av.error.FFmpegError, OverflowError) as error:
-            raise damaged_clip(name, brief(error)) from None
+            raise damaged_clip(name, decoder_message(error)) from None
 
 
 def _video_stream(container: Any, name: str) -> Any:
@@ -207,8 +209,9 @@ def _video_stream(container: Any, name: str) -> Any:
 
     streams = [each for each in container.streams.video if not each.disposition & Disposition.attached_pic]
     if not streams:
-        got = "a file with sound only." if container.streams.audio else "a file without images and sound."
-        raise DataError(f"{name} has no video in it.", got=got, hint="leaving it out.")
+        if not container.streams.audio:
+            raise damaged_clip(name, "a file without images and sound.")
+        raise DataError(f"{name} has no video in it.", got="a file with sound only.", hint="leaving it out.")
     stream = streams[0]
     if stream.codec_context is None:
         raise DataError(
@@ -226,6 +229,11 @@ def _header_seconds(container: Any, stream: Any) -> float | None:
     if stream.duration and stream.duration > 0:
         return float(stream.duration * stream.time_base)
     return container.duration / av.time_base if container.duration and container.duration > 0 else None
+
+
+def _states_length(container: Any, stream: Any) -> bool:
+    """Whether the header states this stream's own length: that of a container may be the other stream's."""
+    return bool(stream.duration) or len(container.streams) == 1
 
 
 def _scan_seconds(content: MediaContent, name: str) -> float:
@@ -251,15 +259,16 @@ def open_track(content: MediaContent, name: str) -> Iterator[SoundTrack]:
         context = stream.codec_context
         seconds = _header_seconds(container, stream) or 0.0
         info = SoundInfo(context.sample_rate, round(seconds * context.sample_rate), context.channels)
+        promised = info.num_samples if _states_length(container, stream) else 0
     check_sound(info, name, max_seconds=MAX_SECONDS)
-    yield SoundTrack(content, info, name)
+    yield SoundTrack(content, info, promised, name)
 
 
 class SoundTrack:
     """The sound track of a video, of which parts can be read."""
 
-    def __init__(self, content: MediaContent, info: SoundInfo, name: str) -> None:
-        self.content, self.info, self.name = content, info, name
+    def __init__(self, content: MediaContent, info: SoundInfo, promised: int, name: str) -> None:
+        self.content, self.info, self.promised, self.name = content, info, promised, name
 
     def read(self, first: int, num: int) -> NDArray[np.float32]:
         """These samples as mono."""
@@ -280,8 +289,8 @@ class SoundTrack:
                 place += len(samples)
                 if place >= first + num:
                     break
-        slack = SLACK * rate + SLACK_RATE * self.info.num_samples
-        if (place or 0) + slack < min(first + num, self.info.num_samples):
+        slack = SLACK * rate + SLACK_RATE * self.promised
+        if place is None or place + slack < min(first + num, self.promised):
             raise damaged_clip(self.name, f"a sound track that ends after {(place or 0) / rate:.1f} seconds.")
         return mono
 
@@ -301,6 +310,8 @@ class SoundTrack:
 
 
 def _sound_stream(container: Any, name: str) -> Any:
+    if not container.streams:
+        raise damaged_clip(name, "a file without images and sound.")
     if not container.streams.audio:
         raise DataError(f"{name} has no sound.", got="a video without a sound track.", hint="leaving it out.")
     stream = container.streams.audio[0]

@@ -22,9 +22,10 @@ from vitrail.data.media import MAX_RATE, Clip, MediaContent
 from vitrail.data.mix import mix_fields
 from vitrail.data.reader import read_content
 from vitrail.data.sound import MAX_SECONDS, Waveform, read_sound
-from vitrail.data.spectrogram import MelBank, log_mel, mel_bank
+from vitrail.data.spectrogram import MAX_MELS, MelBank, log_mel, mel_bank
 from vitrail.data.table import Item, Source
 from vitrail.data.transform import scale_size
+from vitrail.errors import SpecError
 
 FIELDS = ("sound",)
 MAX_GAIN = 6.0  # decibels, up or down
@@ -41,7 +42,7 @@ class Spec(spec.Spec):
     """Samples per second; clips of another rate are resampled."""
     seconds: Annotated[float, Field(gt=0.0, le=MAX_SECONDS)] = 1.0
     """The length of the segment that the model hears; shorter clips are padded with zeros."""
-    mels: NonNegativeInt = 0
+    mels: Annotated[NonNegativeInt, Field(le=MAX_MELS)] = 0
     """The bands of a log-mel spectrogram; 0 for the waveform."""
     window: Annotated[float, Field(gt=0.0, le=1.0)] = 0.025
     """The length of a frame of the spectrogram in seconds."""
@@ -51,11 +52,17 @@ class Spec(spec.Spec):
     @model_validator(mode="after")
     def _check_frames(self) -> Self:
         if not self.num_samples:
-            raise ValueError("rate times seconds is less than one sample")
-        if self.mels and not 0 < self._samples(self.hop) <= min(self._samples(self.window), self.num_samples):
-            raise ValueError("hop is at least one sample, and at most window and seconds")
-        if self.mels:
-            self._bank()
+            got = f"rate={self.rate}, seconds={self.seconds}."
+            raise SpecError("rate times seconds must be at least one sample.", got=got)
+        if not self.mels:
+            return self
+        if not 0 < self._samples(self.hop) <= min(self._samples(self.window), self.num_samples):
+            raise SpecError(
+                "hop must be at least one sample, and at most window and seconds.",
+                got=f"hop={self.hop}, window={self.window}, seconds={self.seconds}, rate={self.rate}.",
+                hint=f"hop={self.window * 0.4:g}." if self.window < self.hop else "",
+            )
+        self._bank()
         return self
 
     @classmethod

@@ -24,6 +24,7 @@ from vitrail.data.resize import resize
 from vitrail.data.table import Item, Source
 from vitrail.data.transform import Preprocess, scale_size
 from vitrail.data.video import read_frames
+from vitrail.errors import SpecError
 
 FIELDS = ("video",)
 SCALE = (0.5, 1.0)  # the fraction of a frame's area that a random crop keeps
@@ -49,7 +50,9 @@ class Spec(spec.Spec):
     @model_validator(mode="after")
     def _check_size(self) -> Self:
         if len(self.size) != 3:
-            raise ValueError("size has three numbers: frames, rows and columns")
+            raise SpecError(
+                "size must be frames, rows and columns.", got=f"size={self.size}.", hint="size=[8, 64, 64]."
+            )
         return self
 
     @classmethod
