@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tests.contract.small_clips import noise_wav, ramp_video
 from tests.contract.small_images import table_of
+from tests.contract.small_vatt import new_contrast, new_fields, new_vatt
 from vitrail import catalogue, plug
 from vitrail.about import About
 from vitrail.batch import Fields, split_fields
@@ -115,6 +116,10 @@ def test_objectives(name: str) -> None:
         model = catalogue.create_model(MODELS["vit"], num_classes=0)
         check_losses(objective, model, fields, {"image": IMAGES, **HIDING})
         return
+    if name == "contrast":
+        model, fields = new_vatt(), new_fields(NUM)
+        check_losses(new_contrast(model), model, {**fields, "label": torch.arange(NUM) % 3}, fields)
+        return
     if name in TEXT_OBJECTIVES:
         torch.manual_seed(0)
         options, fields = TEXT_OBJECTIVES[name]
@@ -181,14 +186,19 @@ def check_model(model: Any) -> None:
     assert model.TAKES
     assert isinstance(model.about, About)
     assert all(isinstance(head, nn.Module) for head in model.heads)
+    towers: list[tuple[Any, ...]] = [()]
     if isinstance(model, Classifier):
         inputs = [torch.randn(2, model.spec.channels, *model.spec.image_size)]
+    elif hasattr(model, "towers"):
+        towers, fields = [(name,) for name in model.TAKES], new_fields(2)
+        inputs = [fields[name] for name in model.TAKES]
     else:
         inputs = [torch.randint(0, model.spec.vocab, (2, 7)) for _ in model.TAKES]
-    tokens = model.tokenize(inputs[0])
-    assert isinstance(tokens, Tokens)
-    assert tokens.x.shape[:2] == (2, tokens.layout.num_tokens)
-    assert isinstance(model.encode(tokens), Tokens)
+    for tower, x in zip(towers, inputs, strict=False):  # a decoder's input has no tokens of its own
+        tokens = model.tokenize(*tower, x)
+        assert isinstance(tokens, Tokens)
+        assert tokens.x.shape[:2] == (2, tokens.layout.num_tokens)
+        assert isinstance(model.encode(*tower, tokens), Tokens)
     assert model.flops() > 0
     assert len(model(*inputs)) == 2
 
@@ -213,6 +223,9 @@ def check_classifier(model: Any) -> None:
 
 @pytest.mark.parametrize("name", plug.entries(catalogue.MODELS))
 def test_models(name: str) -> None:
+    if name == "vatt":
+        check_model(new_vatt().eval())
+        return
     if name not in MODELS:
         check_model(small_text_model(name).eval())
         return

@@ -222,7 +222,7 @@ class Vatt(contract.Model):
         self.reset_parameters()
 
     def _new_projection(self, name: str, width: int) -> nn.Sequential:
-        """Two layers for the anchor, one for all others."""
+        """Two layers for images and video, one for all others."""
         embed_width = self.spec.embed_width
         if name not in ANCHORS:
             return nn.Sequential(*_normed_linear(width, embed_width))
@@ -283,8 +283,9 @@ class Vatt(contract.Model):
         """
         if name == TEXT and x.ndim == 3:
             found = self.embed(name, x.flatten(0, 1))
-            return {level: embedding.reshape(*x.shape[:2], -1) for level, embedding in found.items()}
-        embedding = self.project[name](self.features(name, x))
+            return {level: embedding.reshape(*x.shape[:2], embedding.shape[-1]) for level, embedding in found.items()}
+        features = self.features(name, x)
+        embedding = self.project[name](features)
         found = {self.spec.levels_of(name)[0]: embedding}
         if self.coarsen is not None and name != TEXT:
             found[COARSE] = self.coarsen(embedding)
