@@ -75,11 +75,9 @@ def command(
             batch_size=batch_size,
             progress=progress,
         )
-    if isinstance(result, AlignedEvaluation):
-        _print_directions(result, as_json=as_json, quiet=quiet)
-        return
-    if isinstance(result, TextEvaluation):
-        _print_text(result, as_json=as_json, quiet=quiet)
+    if isinstance(result, AlignedEvaluation | TextEvaluation):
+        show: Any = _print_directions if isinstance(result, AlignedEvaluation) else _print_text
+        show(result, as_json=as_json, quiet=quiet)
         return
     _print_remarks(result, quiet=quiet)
     if isinstance(result, NumberEvaluation):

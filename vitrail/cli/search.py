@@ -18,7 +18,8 @@ def command(
         str, typer.Argument(metavar="DATA", help="A folder, zip or pattern, a text file, or a table, to search in.")
     ],
     modality: Annotated[
-        Literal["image", "sound", "video", "text"] | None, typer.Option("--in", help="What to search, if DATA has several.")
+        Literal["image", "sound", "video", "text"] | None,
+        typer.Option("--in", help="What to search, if DATA has several."),
     ] = None,
     top: Annotated[int, typer.Option(min=1, max=1000, help="How many to find.")] = 10,
     out: Annotated[Path | None, typer.Option(help="Write a page with what was found.")] = None,

@@ -122,14 +122,8 @@ def _print_rates(rates: Any) -> None:
 
 def _describe_score(split: str, score: dict[str, Any], noun: str) -> str:
     """A score, what it was measured on and its interval, for people."""
-    if "loss" in score:
-        return _describe_text_score(split, score)
-    if "directions" in score:
-        return "\n".join(
-            f"{each['from']} to {each['to']}: recall at 1 {percent(each['recall'])} on {each['n']:,} {split} samples"
-            f"{_describe_interval(each['interval'], percent_range)}, {percent(each['chance'])} by chance"
-            for each in score["directions"]
-        )
+    if "loss" in score or "directions" in score:
+        return _describe_text_score(split, score) if "loss" in score else _describe_directions(split, score)
     samples = f"training {noun}, by cross-validation" if score.get("cross_validated") else f"{split} {noun}"
     num = f" on {score['n']:,} {samples}"
     if "masked_loss" in score:
@@ -147,6 +141,14 @@ def _describe_score(split: str, score: dict[str, Any], noun: str) -> str:
     value = score.get("top1", score.get("map", 0.0))
     return f"{name} {percent(value, 2)}{num}" + _describe_interval(
         score.get("interval"), lambda ends: percent_range(ends, 2)
+    )
+
+
+def _describe_directions(split: str, score: dict[str, Any]) -> str:
+    return "\n".join(
+        f"{each['from']} to {each['to']}: recall at 1 {percent(each['recall'])} on {each['n']:,} {split} samples"
+        f"{_describe_interval(each['interval'], percent_range)}, {percent(each['chance'])} by chance"
+        for each in score["directions"]
     )
 
 

@@ -55,9 +55,7 @@ def part_of(item: Item, modality: str) -> Any:
     """The content of one modality of an item; one that is missing is an error that names the row."""
     content = item.content().get(modality)
     if content is None or content == ():
-        raise DataError(
-            f"{item.name} has no {modality}.", got="an empty cell.", hint="filling it in."
-        )
+        raise DataError(f"{item.name} has no {modality}.", got="an empty cell.", hint="filling it in.")
     return content
 
 

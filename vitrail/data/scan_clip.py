@@ -97,4 +97,5 @@ def clip_notes(good: Sequence[Scan]) -> Iterator[str]:
         yield f"rates are mixed: {listed}; Vitrail brings all to one"
     seconds = sorted(scan.seconds for scan in good)
     if seconds and seconds[-1] > seconds[0]:
-        yield f"lengths are mixed: {seconds[0]:.3g} to {seconds[-1]:.3g} s, half of them up to {np.median(seconds):.3g} s"
+        middle = float(np.median(seconds))
+        yield f"lengths are mixed: {seconds[0]:.3g} to {seconds[-1]:.3g} s, half of them up to {middle:.3g} s"

@@ -38,7 +38,8 @@ def write_artefact(
 ) -> None:
     """Write everything that others need to use the model; `mark_finished` comes after it.
 
-    `golden` are images to replay before the model is served or exported; None for clips. `card` makes the model card from the list of libraries that can load the model.
+    `golden` are images to replay before the model is served or exported; None for clips. `card` makes the model card
+    from the list of libraries that can load the model.
     """
     state = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
     tensor_files.write_tensors(state, path / WEIGHTS)

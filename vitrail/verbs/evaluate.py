@@ -87,20 +87,13 @@ def evaluate(
     the logits of each image and its mirror image. An unreadable image raises an error under the policy "error"; under
     "skip" it is left out and listed in `skipped`.
     """
-    if weights is None and kind_of(model) in TEXT_KINDS:
+    kind = kind_of(model) if weights is None else None
+    if kind in (*TEXT_KINDS, ALIGNMENT):
         if compare is not None or real or tta:
-            raise DataError("a model of text is evaluated alone.", got="--compare, --real or --tta.")
-        opened = load_text_model(model)
-        return plug.load(KINDS, opened.kind).evaluate(
-            opened, data, split=split, batch_size=batch_size, progress=progress
-        )
-    if weights is None and kind_of(model) == ALIGNMENT:
-        if compare is not None or real or tta:
-            raise DataError("a run that aligns modalities is evaluated alone.", got="--compare, --real or --tta.")
-        aligned = load_aligned(model)
-        return plug.load(KINDS, ALIGNMENT).evaluate(
-            aligned, data, split=split, batch_size=batch_size, progress=progress
-        )
+            what = "that aligns modalities" if kind == ALIGNMENT else "of text"
+            raise DataError(f"a model {what} is evaluated alone.", got="--compare, --real or --tta.")
+        opened: Any = load_aligned(model) if kind == ALIGNMENT else load_text_model(model)
+        return plug.load(KINDS, str(kind)).evaluate(opened, data, split=split, batch_size=batch_size, progress=progress)
     target = find_target(model)
     all_splits = open_data(data, data_dir=data_dir, target=target, progress=progress)
     split = split or next((name for name in ("test", "val") if name in all_splits.split_names), None)
@@ -111,11 +104,11 @@ def evaluate(
         if compare is not None or real or tta:
             raise DataError("a model that predicts a number is evaluated alone.", got="--compare, --real or --tta.")
         return evaluate_numbers(open_model(model, weights), source, split=split, learned_from=learned_from, **options)
+    if tta and source.modalities != IMAGE:
+        raise DataError("--tta mirrors images.", got="sounds or videos.", hint="the command without.")
     real_table = _read_real(Path(real)) if real else None
     models = [(model, weights), *([] if compare is None else [(compare, None)])]
     networks = [_open_network(each, files, source) for each, files in models]  # all errors come before the work starts
-    if tta and source.modalities != IMAGE:
-        raise DataError("--tta mirrors images.", got="sounds or videos.", hint="the command without.")
     numbers = imagenet_numbers(networks[0][0]) if real else []
     evaluated = [_evaluate_network(network, indices, source, tta=tta, **options) for network, indices in networks]
     network, (summary, rows, outputs, skipped) = networks[0][0], evaluated[0]

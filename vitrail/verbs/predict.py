@@ -60,7 +60,8 @@ def predict(
     """Predict images batch by batch; memory does not grow with their number.
 
     `images` are files, folders, zips, patterns, or `-` for standard input; of a run on clips, sounds or videos. An
-    unreadable image yields a result with an error. `copy_to` sorts copies into one folder per class, and one for unknown images.
+    unreadable image yields a result with an error. `copy_to` sorts copies into one folder per class, and one for
+    unknown images.
     """
     network = open_model(model, weights)
     require_classifier(network)

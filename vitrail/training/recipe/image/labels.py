@@ -44,7 +44,7 @@ def check_source(train: Source, noun: str = "images") -> None:
         )
 
 
-def new_objective(task: Task, model: Model | None = None) -> Classify:
+def new_objective(task: Task, model: Model | None = None) -> Classify:  # noqa: ARG001 - it has no parameters
     """Create the loss function."""
     settings, train = task.settings, task.splits.train
     weights = None

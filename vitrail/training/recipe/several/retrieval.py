@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -81,9 +82,7 @@ def evaluate_aligned(
     learned_from = split in {None, "train"} and was_trained_on(opened.path, source)
     table = source if split is None else source.split(split)
     assert isinstance(table, AlignedTable)
-    prepare = AlignedPreparation(
-        parts=prepare_parts(opened.inputs), tokenizer=opened.tokenizer, context=opened.context
-    )
+    prepare = AlignedPreparation(parts=prepare_parts(opened.inputs), tokenizer=opened.tokenizer, context=opened.context)
     loader = Loader(source=with_tokenizer(table, opened.tokenizer), prepare=prepare, batch_size=batch_size)
     answers = infer(Learner(opened.model, Embeddings()), loader, World(), progress=progress)
     return AlignedEvaluation(split, score_directions(opened.model.spec, answers), learned_from)
@@ -91,7 +90,7 @@ def evaluate_aligned(
 
 def score_directions(spec: Spec, answers: Answers) -> dict[str, Any]:
     """Recall at 1 from each modality to each other, with its interval and what chance would give."""
-    directions = []
+    directions: list[dict[str, Any]] = []
     everyone = torch.ones(answers.num, dtype=torch.bool)
     real = {TEXT: answers["hash"] != NO_TEXT} if TEXT in spec.takes else {}
     for one, other in permutations(spec.takes, 2):
@@ -152,7 +151,7 @@ def _chance(groups: Tensor, shown: Tensor, asked: Tensor) -> float:
     candidates = groups[shown]
     if not len(candidates) or not bool(asked.any()):
         return 0.0
-    numbers, counts = candidates.unique(return_counts=True)
+    numbers, counts = np.unique(candidates.numpy(), return_counts=True)
     share = dict(zip(numbers.tolist(), (counts / len(candidates)).tolist(), strict=True))
     return sum(share.get(number, 0.0) for number in groups[asked].tolist()) / int(asked.sum())
 
