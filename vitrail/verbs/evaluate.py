@@ -90,8 +90,7 @@ def evaluate(
     kind = kind_of(model) if weights is None else None
     if kind in (*TEXT_KINDS, ALIGNMENT):
         if compare is not None or real or tta:
-            what = "that aligns modalities" if kind == ALIGNMENT else "of text"
-            raise DataError(f"a model {what} is evaluated alone.", got="--compare, --real or --tta.")
+            raise DataError(f"a run of the kind {kind} is evaluated alone.", got="--compare, --real or --tta.")
         opened: Any = load_aligned(model) if kind == ALIGNMENT else load_text_model(model)
         return plug.load(KINDS, str(kind)).evaluate(opened, data, split=split, batch_size=batch_size, progress=progress)
     target = find_target(model)
