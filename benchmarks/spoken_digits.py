@@ -2,8 +2,8 @@
 
     python benchmarks/spoken_digits.py fsdd_8k_int16.npz --work DIR --minutes 4 --out benchmarks/spoken-digits-4.json
 
-The Free Spoken Digit Dataset: 3,000 clips of six speakers. `mixed` tests on a fifth of all clips, drawn once; `held_out`
-tests on one speaker, whom training never hears. Every run has the same processor minutes on one core
+The Free Spoken Digit Dataset: 3,000 clips of six speakers. `mixed` tests on a fifth of all clips, drawn once;
+`held_out` tests on one speaker, whom training never hears. Every run has the same processor minutes on one core
 (side_by_side.py), everything included.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from side_by_side import COMMON, Results, mean_and_interval, new_parser, run_all
 
-WORDS = "zero one two three four five six seven eight nine".split()
+WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 TEST_SHARE = 0.2
 FORMS = {
     "spectrogram": (),

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from side_by_side import COMMON, Results, mean_and_interval, new_parser, run_all
 
-WORDS = "zero one two three four five six seven eight nine".split()
+WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 NUM = {"train": 5000, "test": 500}
 METHODS = {
     "separate": (),
