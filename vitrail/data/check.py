@@ -66,6 +66,8 @@ class Report:
     """The number of images by split and class."""
     formats: dict[str, int]
     seconds: float
+    modality: str = "image"
+    """What the data consists of: images, sounds or videos."""
 
     @property
     def ok(self) -> bool:
@@ -106,6 +108,7 @@ def check_source(
         counts=counts,
         formats=dict(Counter(scan.format or "array" for scan in good).most_common()),
         seconds=time.monotonic() - started,
+        modality=source.modalities[0],
     )
 
 

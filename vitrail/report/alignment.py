@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.aligned import TEXT, AlignedTable
+from vitrail.data.aligned import TEXT, AlignedTable, read_part
 from vitrail.errors import DataError, RunError
 from vitrail.files import write_text
 from vitrail.metric.retrieval import nearest
@@ -45,31 +45,30 @@ def _search(opened: AlignedModel, table: AlignedTable) -> list[dict[str, Any]]:
     """For a few samples, what each modality finds in each other one; unreadable samples are left out."""
     rows = [int(row) for row in np.unique(np.linspace(0, len(table) - 1, min(len(table), MAX_POOL)))]
     contents: dict[str, list[Any]] = {name: [] for name in opened.modalities}
-    names, kept = [], []
+    samples: dict[str, list[Any]] = {name: [] for name in opened.modalities}
     for row in rows:
-        content = table.content(row)
         try:
-            parts = {name: content[name][0] if name == TEXT else content[name] for name in opened.modalities}
-            for name in opened.inputs:
-                opened.inputs[name].read(parts[name], name=table.names[row])
-        except (DataError, KeyError, IndexError, OSError):
+            parts = {name: read_part(table[row], name) for name in opened.modalities}
+            parts |= {TEXT: parts[TEXT][0]} if TEXT in parts else {}
+            read = {name: opened.read(name, part, table.names[row]) for name, part in parts.items()}
+        except DataError:
             continue
-        kept.append(row)
-        names.append(table.names[row])
         for name, part in parts.items():
             contents[name].append(part)
-    if not kept:
+            samples[name].append(read[name])
+    num = len(contents[opened.modalities[0]])
+    if not num:
         return []
-    embeddings = {name: opened.embed(name, each, names) for name, each in contents.items()}
+    embeddings = {name: opened.embed(name, each) for name, each in samples.items()}
     searches = []
     spec = opened.model.spec
-    chosen = np.unique(np.linspace(0, len(kept) - 1, NUM_QUERIES).astype(int))
+    chosen = np.unique(np.linspace(0, num - 1, NUM_QUERIES).astype(int))
     for one in opened.modalities:
         for other in opened.modalities:
             if one == other:
                 continue
             level = spec.level_between(one, other)
-            distinct = _distinct(contents[other]) if other == TEXT else list(range(len(kept)))
+            distinct = _distinct(contents[other]) if other == TEXT else list(range(num))
             found = nearest(embeddings[one][level][chosen], embeddings[other][level][distinct], NUM_FOUND)
             searches.append(
                 {

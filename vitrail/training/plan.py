@@ -131,13 +131,13 @@ def check_parts(learner: Learner, num_parts: int) -> None:
         )
 
 
-def check_coupled(learner: Learner, settings: CommonSettings) -> None:
+def check_coupled(learner: Learner, settings: CommonSettings, world: World) -> None:
     """Refuse to skip samples of an objective that compares them: processes would have different numbers of them."""
-    if learner.objective.COUPLED and settings.on_error == "skip":
+    if learner.objective.COUPLED and settings.on_error == "skip" and world.size > 1:
         raise SpecError(
-            "this objective compares the samples of a batch with each other, so none can be skipped.",
-            got="on_error=skip.",
-            hint="on_error=error, after removing what vitrail check finds.",
+            "this objective compares the samples of all processes with each other, so none can be skipped.",
+            got=f"on_error=skip and {world.size} processes.",
+            hint="one process, or on_error=error after removing what cannot be read.",
         )
 
 

@@ -42,6 +42,7 @@ def make_clip_models(
     stored: dict[str, Any] = {}
     preprocess: InputPreprocess | None = None
     if weights is not None:
+        _keep_input(overrides, prepare)
         model, stored, preprocess = _model_of_run(weights, model, source)
     elif model is None:
         model = plug.load("vitrail.training.recipe", "scratch").suggest(source)
@@ -68,6 +69,18 @@ def make_clip_models(
 
     new_model(num_classes=max(1, source.num_outputs))  # so that errors in the model are raised before anything starts
     return new_model
+
+
+def _keep_input(overrides: Sequence[str], prepare: Sequence[str]) -> None:
+    """Refuse to change the input of a model that starts from a run."""
+    changed = [*(f"prepare.{word}" for word in prepare)]
+    changed += [f"model.{word}" for word in overrides if word.partition("=")[0] == "image_size"]
+    if changed:
+        raise SpecError(
+            "a model of clips that starts from a run keeps its preprocessing.",
+            got=f"{changed[0]}.",
+            hint="the command without, or --recipe scratch.",
+        )
 
 
 def measure_clips(source: Source) -> tuple[float, float]:
