@@ -80,8 +80,7 @@ def command(
         show(result, as_json=as_json, quiet=quiet)
         return
     if isinstance(result, NumberEvaluation):
-        _print_remarks(result, "image", quiet=quiet)
-        _print_numbers(result, as_json=as_json, predictions=predictions)
+        _print_numbers(result, as_json=as_json, predictions=predictions, quiet=quiet)
         return
     _print_remarks(result, _noun(result), quiet=quiet)
     if as_json:
@@ -175,7 +174,8 @@ def _document(result: Evaluation, *, predictions: bool) -> dict[str, Any]:
     return document
 
 
-def _print_numbers(result: NumberEvaluation, *, as_json: bool, predictions: bool) -> None:
+def _print_numbers(result: NumberEvaluation, *, as_json: bool, predictions: bool, quiet: bool) -> None:
+    _print_remarks(result, "image", quiet=quiet)
     if as_json:
         document = {field.name: getattr(result, field.name) for field in fields(result) if field.name != "rows"}
         rows = [row._asdict() for row in result.rows]

@@ -82,10 +82,16 @@ def read_part(item: Item, modality: str) -> Any:
     return read_content(as_part(item, modality))
 
 
+def part_name(name: str, modality: str) -> str:
+    """What errors call one modality of a row: the file that the row is named after, or what belongs to it."""
+    return name if modality_of(name) == modality else f"the {modality} of {name}"
+
+
 def as_part(item: Item, modality: str) -> Item:
-    """The item as one of a single modality, called by its file, or as what belongs to it."""
-    name = item.name if modality_of(item.name) == modality else f"the {modality} of {item.name}"
-    return replace(item, name=name, content=lambda: part_of(item, modality), stamp=lambda _: "")
+    """The item as one of a single modality."""
+    return replace(
+        item, name=part_name(item.name, modality), content=lambda: part_of(item, modality), stamp=lambda _: ""
+    )
 
 
 def open_aligned(data: str | Path) -> AlignedTable:

@@ -112,7 +112,7 @@ class AlignedRows:
 
 def stack_texts(texts: Sequence[tuple[Ids, ...]], pad: int, *, at_least: int = 1) -> Any:
     """Texts as one tensor; rows with fewer of them are filled up with padding."""
-    num = max(at_least, *map(len, texts))
+    num = max([at_least, *map(len, texts)])
     flat = [ids for each in texts for ids in (*each, *[np.zeros(0, dtype=np.int64)] * (num - len(each)))]
     longest = -(-max(1, *map(len, flat)) // MULTIPLE) * MULTIPLE if flat else MULTIPLE
     padded = pad_rows(flat, pad, longest)

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from vitrail.batch import first_rows
+from vitrail.batch import count_rows, first_rows
 from vitrail.data.loader import Loader
-from vitrail.errors import SpecError
+from vitrail.errors import DataError, SpecError
 from vitrail.training import optim, throughput
 from vitrail.training.ema import Ema
 from vitrail.training.learner import Learner
@@ -97,6 +97,8 @@ def make_plan(
         small_cost = cost._replace(forward=small_cost.forward, backward=small_cost.backward)
         speed = _mean_speed(small_cost.samples_per_second(local_batch), speed, settings)
     fields = val.typical_batch().fields
+    if not count_rows(fields):
+        raise DataError("none of the validation samples could be read.", got=f"{len(val.skipped)} unreadable ones.")
     evaluation_speed = 1 / (throughput.time_answers(learner, fields, world) + cost.data)
     speed, evaluation_speed = speed * world.size, evaluation_speed * world.size
     compiled = settings.compile == "on"

@@ -23,6 +23,7 @@ from vitrail.report.search import render_search
 from vitrail.run.aligned_model import AlignedModel, load_aligned
 
 TOP = 10
+CLIPS = ("sound", "video")  # named by their own files
 BATCH_SIZE = 32
 Progress = Callable[[int, int], None]
 
@@ -85,7 +86,7 @@ def search(
     own = opened.embed(query_modality, [own_sample])[level]
     embeddings, kept, skipped = _embed_all(opened, chosen, level, candidates, total, progress)
     if not kept:
-        raise DataError(f"no {chosen} could be read.", got=f"{len(skipped)} unreadable.", hint="vitrail check.")
+        raise DataError(f"no {chosen} could be read.", got=f"{skipped[0]}", hint="other data.")
     hits = nearest(own, embeddings, top)
     found = tuple(
         Found(kept[index].name, similarity, kept[index].content())
@@ -157,7 +158,9 @@ def _table_candidates(table: AlignedTable, modality: str) -> Iterator[Candidate]
     seen = set()
     for index in range(len(table)):
         if modality != TEXT:
-            yield Candidate(table.names[index], partial(read_part, table[index], modality))
+            found = table.content(index).get(modality)
+            name = str(found()) if found is not None and modality in CLIPS else table.names[index]
+            yield Candidate(name, partial(read_part, table[index], modality))
             continue
         for text in table.texts(index):
             if text not in seen:

@@ -12,6 +12,7 @@ import torch
 from vitrail import catalogue, plug
 from vitrail.contract import Classifier, ImageSpec
 from vitrail.data.preparation import InputPreprocess
+from vitrail.data.prepare.sound import SoundPreprocess
 from vitrail.data.sound import sound_info
 from vitrail.data.table import Source, Table
 from vitrail.data.video import video_info
@@ -129,11 +130,10 @@ def fit_preprocess(
         low, high = FRAME_RATES
         fitted: Spec = default.override({"rate": float(min(max(size[0] / max(seconds, 1e-3), low), high))})
         return fitted.override_words(words)  # type: ignore[return-value]
-    fitted = default.override({"rate": int(min(rate, MAX_SOUND_RATE))})
-    if not sized:
-        fitted = fitted.override({"seconds": seconds})
-    fitted = fitted.override_words(words)
-    return fitted.whole_cells(cells)  # type: ignore[attr-defined]
+    sound: SoundPreprocess = default.override({"rate": int(min(rate, MAX_SOUND_RATE))}).override_words(words)
+    if not any(word.startswith("seconds=") for word in words):
+        sound = sound.with_size(size) if sized else sound.override({"seconds": seconds})
+    return sound.whole_cells(cells)
 
 
 def _model_of_run(

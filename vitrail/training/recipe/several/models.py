@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ import torch
 from vitrail import catalogue, matching
 from vitrail.about import About
 from vitrail.contract import Classifier
-from vitrail.data.aligned import TEXT, AlignedTable, as_part
+from vitrail.data.aligned import TEXT, AlignedTable, as_part, part_name
+from vitrail.data.name_column import NameColumn
 from vitrail.data.preparation import InputPreprocess
 from vitrail.data.table import Item, Source, Table
 from vitrail.errors import SpecError, WeightsError
@@ -121,5 +121,6 @@ def one_modality(source: AlignedTable, name: str) -> Table:
         item = Item(index, source.names[index], (), lambda: source.content(index), source.stamp)
         return as_part(item, name).content()
 
-    fields = {key: getattr(source, key) for key in ("origin", "names", "classes", "labels", "splits", "root")}
-    return replace(Table(**fields, content=content), modalities=(name,))
+    fields = {key: getattr(source, key) for key in ("origin", "classes", "labels", "splits", "root")}
+    names = NameColumn(part_name(each, name) for each in source.names)
+    return Table(**fields, names=names, content=content, modalities=(name,))
