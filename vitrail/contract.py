@@ -124,7 +124,7 @@ class Classifier(Model):
             raise ShapeError(
                 "this works for models of images only.",
                 got=f"a model that takes {' and '.join(self.TAKES)}.",
-                hint="vitrail predict, evaluate or explain for clips.",
+                hint="vitrail predict or evaluate for clips.",
             )
         if self.about.preprocess is None:
             raise ShapeError(

@@ -11,7 +11,7 @@ from torch import nn
 from vitrail import plug
 from vitrail.contract import Classifier
 from vitrail.data.find import as_numbers, open_data
-from vitrail.data.table import Source
+from vitrail.data.table import IMAGE, Source
 from vitrail.data.unlabelled import open_unlabelled
 from vitrail.errors import DataError, SpecError, WeightsError
 from vitrail.inspection.adopt import adopt
@@ -105,8 +105,8 @@ def parse_request(
         for prefix in (MODEL_PREFIX, PREPARE_PREFIX)
     )
     kind = plug.load(KINDS, getattr(module, "KIND", source.kind))
-    if hasattr(kind, "check_recipe"):
-        kind.check_recipe(recipe, has_weights=weights is not None)
+    if source.kind == "clips" and not hasattr(kind, "open_source"):
+        plug.load(KINDS, source.kind).check_recipe(recipe, has_weights=weights is not None)
     options = _prepare_options(kind, prepare_overrides)
     new_model = kind.model_factory(source, model, weights, model_overrides, parsed.seed, **options)
     if hasattr(kind, "check_request"):
@@ -191,6 +191,10 @@ def _open_source(
         return data if isinstance(data, Source) else own(data, settings)
     open_images = open_data if kind is None else getattr(plug.load(KINDS, kind), "open_data", open_data)
     source = data if isinstance(data, Source) else open_images(data, data_dir=data_dir, target=target)
+    if target is not None and source.modalities != IMAGE:
+        raise DataError(
+            "--target names a number to predict from images.", got=f"{source.modalities[0]}s.", hint="no --target."
+        )
     return as_numbers(source) if target is not None and source.values is None else source
 
 

@@ -41,7 +41,7 @@ def test_folders_without_images(tmp_path: Path, refuse: Refuse) -> None:
     refuse(tmp_path, "no images in class folders")
     (tmp_path / "cat").mkdir()
     (tmp_path / "cat" / "a.txt").write_text("a")
-    refuse(tmp_path, "no file with an image suffix")
+    refuse(tmp_path, "no file with the suffix of an image")
     refuse(tmp_path / "cat" / "a.txt", "not data that Vitrail can read")
 
 

@@ -51,7 +51,7 @@ def command(
             [split or "all", f"{len(classes):,}", f"{sum(classes.values()):,}"]
             for split, classes in report.counts.items()
         ]
-        print_table(["split", "classes", report.noun], rows)
+        print_table(["split", "classes", f"{report.modality}s"], rows)
         for note in report.notes:
             print(printable(f"Note: {note}."))
         for kind, num in Counter(finding.kind for finding in report.findings).items():
@@ -65,8 +65,8 @@ def command(
         findings = "1 finding" if len(report.findings) == 1 else f"{len(report.findings):,} findings"
         print(f"\n{files} checked in {report.seconds:.1f} s, {findings}.")
         if sheet is not None:
-            print(f"Findings with their images: {sheet}")
+            print(f"Findings with their {report.modality}s: {sheet}")
         elif report.findings:
-            print("Add --sheet check.html to see the images, or --json to list all findings.")
+            print(f"Add --sheet check.html to see the {report.modality}s, or --json to list all findings.")
     if not report.ok:
         raise typer.Exit(EXIT_FINDINGS)

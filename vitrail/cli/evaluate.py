@@ -79,10 +79,10 @@ def command(
         show: Any = _print_directions if isinstance(result, AlignedEvaluation) else _print_text
         show(result, as_json=as_json, quiet=quiet)
         return
-    _print_remarks(result, quiet=quiet)
     if isinstance(result, NumberEvaluation):
-        _print_numbers(result, as_json=as_json, predictions=predictions)
+        _print_numbers(result, as_json=as_json, predictions=predictions, quiet=quiet)
         return
+    _print_remarks(result, _noun(result), quiet=quiet)
     if as_json:
         print_json(_document(result, predictions=predictions))
         return
@@ -94,11 +94,11 @@ def command(
         _print_comparison(result, compare)
 
 
-def _print_remarks(result: Evaluation | NumberEvaluation, *, quiet: bool) -> None:
+def _print_remarks(result: Evaluation | NumberEvaluation, noun: str, *, quiet: bool) -> None:
     if result.split is not None:
         remark(f"Evaluated on the {result.split} split.", quiet=quiet)
     if result.learned_from:
-        remark("Note: the model was trained on these images, so the scores say nothing about others.", quiet=quiet)
+        remark(f"Note: the model was trained on these {noun}s, so the scores say nothing about others.", quiet=quiet)
     for problem in result.skipped:
         remark(printable(f"Left out: {problem}"), quiet=quiet)
     for change in result.changes:
@@ -110,8 +110,11 @@ def _print_directions(result: AlignedEvaluation, *, as_json: bool, quiet: bool) 
         remark(f"Evaluated on the {result.split} split.", quiet=quiet)
     if result.learned_from:
         remark("Note: the model was trained on these samples, so the scores say nothing about others.", quiet=quiet)
+    for problem in result.skipped:
+        remark(printable(f"Left out: {problem}"), quiet=quiet)
     if as_json:
-        print_json({"kind": "alignment", "split": result.split, "learned_from": result.learned_from, **result.scores})
+        document = {"kind": "alignment", "split": result.split, "learned_from": result.learned_from, **result.scores}
+        print_json({**document, "skipped": list(result.skipped)})
         return
     rows = [
         [
@@ -171,7 +174,8 @@ def _document(result: Evaluation, *, predictions: bool) -> dict[str, Any]:
     return document
 
 
-def _print_numbers(result: NumberEvaluation, *, as_json: bool, predictions: bool) -> None:
+def _print_numbers(result: NumberEvaluation, *, as_json: bool, predictions: bool, quiet: bool) -> None:
+    _print_remarks(result, "image", quiet=quiet)
     if as_json:
         document = {field.name: getattr(result, field.name) for field in fields(result) if field.name != "rows"}
         rows = [row._asdict() for row in result.rows]
@@ -192,9 +196,14 @@ def _print_numbers(result: NumberEvaluation, *, as_json: bool, predictions: bool
         print(f"in range {percent(result.coverage):>8}   (true numbers inside their predicted range; {interval})")
 
 
+def _noun(result: Evaluation) -> str:
+    """What was evaluated: an image, a sound or a video."""
+    return result.preprocess.modality
+
+
 def _print(result: Evaluation) -> None:
-    images = "1 image" if result.n == 1 else f"{result.n:,} images"
-    print(f"top-1    {percent(result.top1, 2):>8}   (95 % interval {percent_range(result.interval, 2)}, {images})")
+    count = f"1 {_noun(result)}" if result.n == 1 else f"{result.n:,} {_noun(result)}s"
+    print(f"top-1    {percent(result.top1, 2):>8}   (95 % interval {percent_range(result.interval, 2)}, {count})")
     print(f"top-5    {percent(result.top5, 2):>8}")
     if result.map is not None and result.map_interval is not None:
         interval = percent_range(result.map_interval, 2)
@@ -209,7 +218,7 @@ def _print(result: Evaluation) -> None:
         f"{percent(result.uncalibrated_ece, 2)} before calibration; noise level {percent(result.ece_noise, 2)})"
     )
     print(f"Brier    {result.brier:8.4f}")
-    print(f"unknown  {percent(result.unknown, 2):>8}   (flagged as unlike the images that the model knows)")
+    print(f"unknown  {percent(result.unknown, 2):>8}   (flagged as unlike the {_noun(result)}s that the model knows)")
     scored = [each for each in result.classes if each.n and each.f1 is not None]
     if len(scored) > 2:
         worst = sorted(scored, key=lambda each: each.f1 or 0.0)[:NUM_WORST]
@@ -229,6 +238,6 @@ def _print_comparison(result: Evaluation, other: str) -> None:
     verdict = "significant" if compared.significant else "not significant"
     print(
         f"against {printable(other)}: {difference} (95 % interval {percent_range(compared.interval, 2, signed=True)}), "
-        f"{verdict} (p = {compared.p_value:.2g}); only this model is correct on {compared.only_second} images, only "
-        f"the other on {compared.only_first}"
+        f"{verdict} (p = {compared.p_value:.2g}); only this model is correct on {compared.only_second} "
+        f"{_noun(result)}s, only the other on {compared.only_first}"
     )

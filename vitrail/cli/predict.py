@@ -42,16 +42,18 @@ def command(
     quiet: QuietFlag = False,
 ) -> None:
     """Classify images, with confidence or "unknown"; fill the gaps of a text ("The [MASK] barks")."""
-    from vitrail.run.artefact import ALIGNMENT, kind_of
+    from vitrail.run.artefact import ALIGNMENT, CLIPS, kind_of
     from vitrail.run.text_model import TEXT_KINDS
     from vitrail.verbs.predict import predict, predict_words
 
-    if weights is None and kind_of(model) in TEXT_KINDS:
+    kind = kind_of(model) if weights is None else None
+    noun = {ALIGNMENT: "sample", CLIPS: "clip"}.get(str(kind), "image")
+    if kind in TEXT_KINDS:
         if copy_to is not None:
             raise DataError("--copy-to sorts images.", got="a model of text.", hint="no --copy-to.")
         _fill_gaps(model, images, top, form, as_json=as_json)
         return
-    if weights is None and kind_of(model) == ALIGNMENT:
+    if kind == ALIGNMENT:
         if labels is None or copy_to is not None:
             raise DataError(
                 "a run that aligns modalities labels images by words.",
@@ -70,12 +72,12 @@ def command(
         write(result)
         if time.monotonic() - last > PROGRESS_SECONDS and not sys.stdout.isatty():  # a terminal shows the rows
             last = time.monotonic()
-            remark(f"{num:,} images so far", quiet=quiet)
+            remark(f"{num:,} {noun}s so far", quiet=quiet)
         num += 1
         num_errors += result.error is not None
         num_unknown += result.prediction is not None and result.prediction.unknown
     write(None)
-    count = "1 image" if num == 1 else f"{num:,} images"
+    count = f"1 {noun}" if num == 1 else f"{num:,} {noun}s"
     remark(f"{count}, {num_unknown:,} unknown, {num_errors:,} unreadable.", quiet=quiet)
     if num == num_errors:
         raise typer.Exit(2)

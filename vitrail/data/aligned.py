@@ -14,6 +14,7 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ import numpy as np
 
 from vitrail.data.decode import read_file
 from vitrail.data.find import open_data
+from vitrail.data.media import modality_of
 from vitrail.data.name_column import NameColumn
+from vitrail.data.reader import read_content
 from vitrail.data.table import NO_SPLIT, Item, Table, encode_labels, split_number
 from vitrail.data.text.corpus import TABLE_SUFFIXES, checksum, read_text
 from vitrail.data.text.tokenizer import Tokenizer
@@ -35,14 +38,25 @@ MAX_CELL = 2**20  # characters
 
 @dataclass(frozen=True, kw_only=True)
 class AlignedTable(Table):
-    """Its items are contents by modality; a text is a tuple of strings, the others as for one modality alone."""
+    """Its items are functions by modality that read its content; a modality that a row lacks has none.
+
+    A text is a tuple of strings, because a row may have several; the others are as for one modality alone.
+    """
 
     tokenizer: Tokenizer | None = None
     """What cuts texts, once it has been learned."""
 
-    def texts(self) -> list[str]:
-        """All texts; a row may have several."""
-        return [text for index in range(len(self)) for text in self.content(index).get(TEXT, ())]
+    def texts(self, index: int) -> tuple[str, ...]:
+        """The texts of a row, perhaps none."""
+        read = self.content(index).get(TEXT)
+        return () if read is None else read()
+
+    def check_complete(self) -> None:
+        """Refuse a table in which a row lacks a modality."""
+        for index in range(len(self)):
+            missing = [name for name in self.modalities if name not in self.content(index)]
+            if missing:
+                raise _no_part(self.names[index], missing[0])
 
 
 def with_tokenizer(table: Table, tokenizer: Tokenizer | None) -> AlignedTable:
@@ -53,15 +67,31 @@ def with_tokenizer(table: Table, tokenizer: Tokenizer | None) -> AlignedTable:
 
 def part_of(item: Item, modality: str) -> Any:
     """The content of one modality of an item; one that is missing is an error that names the row."""
-    content = item.content().get(modality)
-    if content is None or content == ():
-        raise DataError(f"{item.name} has no {modality}.", got="an empty cell.", hint="filling it in.")
-    return content
+    read = item.content().get(modality)
+    if read is None:
+        raise _no_part(item.name, modality)
+    return read()
+
+
+def _no_part(name: str, modality: str) -> DataError:
+    return DataError(f"{name} has no {modality}.", got="an empty cell.", hint="filling it in.")
+
+
+def read_part(item: Item, modality: str) -> Any:
+    """The same; a file that cannot be read is an error that names it, too."""
+    return read_content(as_part(item, modality))
+
+
+def part_name(name: str, modality: str) -> str:
+    """What errors call one modality of a row: the file that the row is named after, or what belongs to it."""
+    return name if modality_of(name) == modality else f"the {modality} of {name}"
 
 
 def as_part(item: Item, modality: str) -> Item:
     """The item as one of a single modality."""
-    return replace(item, content=lambda: part_of(item, modality), stamp=lambda _: "")
+    return replace(
+        item, name=part_name(item.name, modality), content=lambda: part_of(item, modality), stamp=lambda _: ""
+    )
 
 
 def open_aligned(data: str | Path) -> AlignedTable:
@@ -83,7 +113,7 @@ def open_aligned(data: str | Path) -> AlignedTable:
             name: getattr(source, name)
             for name in ("origin", "names", "classes", "labels", "splits", "findings", "root")
         },
-        content=lambda index: {modality: content(index), TEXT: texts[labels[index]]},
+        content=lambda index: {modality: partial(content, index), TEXT: lambda: texts[labels[index]]},
         stamp=source.stamp,
         checksum=source.checksum,
         modalities=(modality, TEXT),
@@ -108,6 +138,12 @@ def _open_table(path: Path) -> AlignedTable:
     modalities = tuple(name for name in ORDER if name in columns)
     numbers = {name.strip().casefold(): number for number, name in enumerate(header)}
     labels = _column(rows, numbers.get("label"))
+    if "" in labels:
+        raise DataError(
+            f"{path} has a row without a label.",
+            got=f"line {labels.index('') + 2}.",
+            hint="filling it in, or leaving out the column.",
+        )
     classes, label_numbers = encode_labels(labels) if labels else ((), np.zeros(len(rows), dtype=np.int32))
     return AlignedTable(
         origin=str(path),
@@ -116,7 +152,7 @@ def _open_table(path: Path) -> AlignedTable:
         labels=label_numbers,
         splits=_read_splits(_column(rows, numbers.get("split")), len(rows), path),
         content=_reader(rows, columns, path.parent),
-        checksum=checksum([",".join(row) for row in rows]),
+        checksum=checksum([",".join(row) for row in (header, *rows)]),
         root=path,
         modalities=modalities,
     )
@@ -124,22 +160,27 @@ def _open_table(path: Path) -> AlignedTable:
 
 def _reader(
     rows: Sequence[Sequence[str]], columns: dict[str, list[int]], folder: Path
-) -> Callable[[int], dict[str, Any]]:
-    """From the number of a row to its contents by modality; an empty cell has none."""
+) -> Callable[[int], dict[str, Callable[[], Any]]]:
+    """From the number of a row to what reads its contents, by modality; an empty cell has none."""
 
-    def read(index: int) -> dict[str, Any]:
+    def find(index: int) -> dict[str, Callable[[], Any]]:
         row = rows[index]
-        found: dict[str, Any] = {}
+        found = {}
         for modality, numbers in columns.items():
             cells = tuple(row[number].strip() for number in numbers if row[number].strip())
-            if modality == TEXT:
-                found[TEXT] = cells
-            elif cells:
-                path = folder / cells[0]
-                found[modality] = read_file(path, name=cells[0]) if modality == "image" else path
+            if cells:
+                found[modality] = _cell_reader(cells, modality, folder)
         return found
 
-    return read
+    return find
+
+
+def _cell_reader(cells: tuple[str, ...], modality: str, folder: Path) -> Callable[[], Any]:
+    """Reads an image; a clip is a path, which is opened later, and texts are the cells themselves."""
+    if modality == TEXT:
+        return lambda: cells
+    path = folder / cells[0]
+    return partial(read_file, path, name=cells[0]) if modality == "image" else lambda: path
 
 
 def _row_name(row: Sequence[str], columns: dict[str, list[int]], modalities: Iterable[str], number: int) -> str:
@@ -156,9 +197,11 @@ def _read_splits(words: Sequence[str], num: int, path: Path) -> np.ndarray[Any, 
     if not words:
         return np.full(num, NO_SPLIT, dtype=np.int8)
     numbers = [split_number(word) for word in words]
-    unknown = [word for word, number in zip(words, numbers, strict=True) if number is None]
-    if unknown:
-        raise DataError(f"{path} has an unknown split.", got=f"{unknown[0]!r}.", hint="train, val or test.")
+    if None in numbers:
+        row = numbers.index(None)
+        raise DataError(
+            f"{path} has an unknown split.", got=f"{words[row]!r} in line {row + 2}.", hint="train, val or test."
+        )
     return np.array(numbers, dtype=np.int8)
 
 

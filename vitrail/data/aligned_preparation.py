@@ -26,6 +26,8 @@ class AlignedPreparation:
     tokenizer: Tokenizer | None = None
     context: int = 0
     """Tokens of a text that the model sees; those after them are cut off."""
+    num_texts: int = 1
+    """Texts of a sample, at least: processes that compare their samples with each other need the same number."""
     group: int = 1
     repeats: int = 1
 
@@ -88,6 +90,7 @@ class AlignedRows:
         self.rows = {name: part.new_rows(num) for name, part in prepare.parts.items()}
         self.texts: list[tuple[Ids, ...]] | None = None if prepare.tokenizer is None else [()] * num
         self.pad = 0 if prepare.tokenizer is None else prepare.tokenizer.pad
+        self.num_texts = prepare.num_texts
 
     def put(self, row: int, sample: Samples) -> None:
         """Store the modalities of a row."""
@@ -103,13 +106,13 @@ class AlignedRows:
             fields |= part.stack(rows)
         if self.texts is not None:
             texts = self.texts if rows is None else [self.texts[row] for row in rows]
-            fields[TEXT] = stack_texts(texts, self.pad)
+            fields[TEXT] = stack_texts(texts, self.pad, at_least=self.num_texts)
         return fields
 
 
-def stack_texts(texts: Sequence[tuple[Ids, ...]], pad: int) -> Any:
+def stack_texts(texts: Sequence[tuple[Ids, ...]], pad: int, *, at_least: int = 1) -> Any:
     """Texts as one tensor; rows with fewer of them are filled up with padding."""
-    num = max(map(len, texts), default=1)
+    num = max([at_least, *map(len, texts)])
     flat = [ids for each in texts for ids in (*each, *[np.zeros(0, dtype=np.int64)] * (num - len(each)))]
     longest = -(-max(1, *map(len, flat)) // MULTIPLE) * MULTIPLE if flat else MULTIPLE
     padded = pad_rows(flat, pad, longest)

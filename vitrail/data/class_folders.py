@@ -15,8 +15,8 @@ from vitrail.errors import DataError
 COMPANIONS = (".txt", ".md", ".json", ".xml", ".csv", ".yaml", ".yml", ".html", ".db", ".ini", ".log", ".mat")
 MAX_ENTRIES = 10_000  # read to recognise class folders
 UNSUPPORTED = "a file type that Vitrail does not read"
-OUTSIDE_CLASSES = "an image outside the class folders"
-OUTSIDE_SPLITS = "an image outside the split folders"
+OUTSIDE_CLASSES = "outside the class folders"
+OUTSIDE_SPLITS = "outside the split folders"
 EXAMPLES = {"image": "image.jpg", "sound": "sound.wav", "video": "video.mp4"}
 
 
@@ -56,9 +56,9 @@ def is_companion(name: str) -> bool:
 
 
 def has_class_folders(root: Path) -> bool:
-    """Whether there are images in class folders, with or without splits; archives next to them are then ignored."""
+    """Whether there are images or clips in class folders, with or without splits; archives beside them are ignored."""
     found = (path for depth in ("*/*", "*/*/*") for path in islice(root.glob(depth), MAX_ENTRIES))
-    return any(is_image_name(path.name) for path in found)
+    return any(modality_of(path.name) is not None for path in found)
 
 
 def arrange(
@@ -87,7 +87,7 @@ def arrange(
             places.append(Place(splits.get(parts[0], NO_SPLIT), label, parts, name))
     if not places:
         shown = ", ".join(sorted({name.partition("/")[0] for name in names})[:5])
-        got = f"{modality}s in {shown}." if shown else "no file with an image suffix."
+        got = f"{modality}s in {shown}." if shown else "no file with the suffix of an image, a sound or a video."
         if findings:
             got += f" {len(findings)} skipped, such as {findings[0].path}: {findings[0].detail}."
         raise DataError(

@@ -41,10 +41,11 @@ def scan_clip(item: Item, modality: str) -> Scan:
         key = _digest(content)
     except Exception as error:  # noqa: BLE001 - whatever decoders raise
         wrong, got = (error.wrong, error.got) if isinstance(error, VitrailError) else ("", brief(error))
+        wrong = wrong.removeprefix(item.name)  # which may have such a word in it
         kind = next((kind for words, kind in ERROR_KINDS.items() if words in wrong), "damaged")
         return replace(scan, problem=Finding(item.name, kind, (got or wrong).rstrip(".")))
     suffix = PurePosixPath(item.name).suffix.lstrip(".").upper()
-    return replace(scan, key=key, format=suffix, mode=f"{rate:,.4g} per second", seconds=seconds)
+    return replace(scan, key=key, format=suffix, mode=f"{round(rate, 2):,.10g} per second", seconds=seconds)
 
 
 def _decode_sound(content: MediaContent, name: str) -> tuple[float, float]:
@@ -58,7 +59,7 @@ def _decode_sound(content: MediaContent, name: str) -> tuple[float, float]:
         try:
             read_sound(content, rate=info.rate, start=start, seconds=min(CHUNK_SECONDS, total - start), name=name)
         except VitrailError as error:
-            if "silent" not in error.wrong:
+            if "silent" not in error.wrong.removeprefix(name):
                 raise
             silent, num_silent = error, num_silent + 1
     if silent is not None and num_silent == num_chunks:

@@ -9,6 +9,7 @@ from typing import Any
 from vitrail.contract import Model
 from vitrail.data.aligned import TEXT, AlignedTable, open_aligned, with_tokenizer
 from vitrail.data.aligned_preparation import AlignedPreparation
+from vitrail.data.loader import Policy
 from vitrail.data.rng import make_rng
 from vitrail.data.table import Source
 from vitrail.data.text.tokenizer import (
@@ -41,7 +42,7 @@ from vitrail.training.recipe.several.retrieval import (
     fit_calibration,
     score_directions,
 )
-from vitrail.training.recipe.several.settings import AlignSettings
+from vitrail.training.recipe.several.settings import AlignSettings, WeightsSettings
 from vitrail.training.settings import CommonSettings
 from vitrail.training.splits import Splits
 from vitrail.training.task import Outcome, Task, no_answer_cost
@@ -58,13 +59,22 @@ model_factory = make_aligned_models
 
 def open_source(data: str | Path, settings: CommonSettings) -> AlignedTable:
     """Open a table with several modalities, or class folders, whose names become texts."""
-    return open_aligned(data)
+    table = open_aligned(data)
+    if settings.on_error == "error":
+        table.check_complete()
+    return table
 
 
 def check_request(settings: CommonSettings, new_model: Callable[..., Vatt]) -> None:
     """Refuse to lock a tower that is not there."""
-    if _settings(settings).locked == "image" and "image" not in new_model().TAKES:
+    if _settings(settings).locked == "none":
+        return
+    if "image" not in new_model().TAKES:
         raise SpecError("there is no image tower to lock.", got="locked=image.", hint="locked=none.")
+    if not isinstance(settings, WeightsSettings):
+        raise SpecError(
+            "an image tower without weights cannot be locked.", got="locked=image.", hint="--weights, or locked=none."
+        )
 
 
 def _settings(settings: CommonSettings) -> AlignSettings:
@@ -112,7 +122,7 @@ def _find_tokenizer(train: AlignedTable, settings: AlignSettings, world: World, 
     def find() -> str:
         if run is not None and (run / FILE).is_file():
             return read_tokenizer(run / FILE).to_json()
-        texts = train.texts()
+        texts = [text for index in range(len(train)) for text in train.texts(index)]
         if not any(text.strip() for text in texts):
             raise DataError("there is no text to align with.", got="empty cells only.", hint="a text in every row.")
         return learn_tokenizer(settings.tokenizer, texts, vocab=settings.vocab).to_json()
@@ -152,7 +162,12 @@ def preparation(task: Task, model: Model, *, training: bool) -> AlignedPreparati
     settings = _settings(task.settings)
     augment = settings.augment if training else None
     parts = prepare_parts(model.about.inputs, training=training, augment=augment)
-    return AlignedPreparation(parts=parts, tokenizer=_tokenizer(task), context=settings.context)
+    train = task.splits.train
+    assert isinstance(train, AlignedTable)
+    num_texts = max((len(train.texts(index)) for index in range(len(train))), default=1) if training else 1
+    return AlignedPreparation(
+        parts=parts, tokenizer=train.tokenizer, context=settings.context, num_texts=max(1, num_texts)
+    )
 
 
 def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
@@ -189,10 +204,18 @@ def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
 
 
 def evaluate(
-    opened: AlignedModel, data: str | Path, *, split: str | None, batch_size: int, progress: ProgressCallback | None
+    opened: AlignedModel,
+    data: str | Path,
+    *,
+    split: str | None,
+    batch_size: int,
+    policy: Policy,
+    progress: ProgressCallback | None,
 ) -> AlignedEvaluation:
     """Retrieval in all directions on other data."""
-    return evaluate_aligned(opened, open_aligned(data), split=split, batch_size=batch_size, progress=progress)
+    return evaluate_aligned(
+        opened, open_aligned(data), split=split, batch_size=batch_size, policy=policy, progress=progress
+    )
 
 
 def write_report(path: Path, source: Source, *, model: Model | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,12 @@ def check_recipe(recipe: str, *, has_weights: bool) -> None:
             got="sounds or videos.",
             hint="--recipe finetune." if has_weights else "--recipe scratch.",
         )
+
+
+def check_request(settings: CommonSettings, new_model: Callable[..., Classifier]) -> None:
+    """Refuse a setting that is for images only."""
+    if getattr(settings, "head_from", "zeros") != "zeros":
+        raise SpecError("head_from=probe is for images.", got="sounds or videos.", hint="head_from=zeros.")
 
 
 def make_splits(source: Source, settings: CommonSettings, view: View, world: World, **options: Any) -> Splits:

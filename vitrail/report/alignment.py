@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.aligned import TEXT, AlignedTable
+from vitrail.data.aligned import TEXT, AlignedTable, read_part
 from vitrail.errors import DataError, RunError
 from vitrail.files import write_text
 from vitrail.metric.retrieval import nearest
@@ -46,30 +46,29 @@ def _search(opened: AlignedModel, table: AlignedTable) -> list[dict[str, Any]]:
     rows = [int(row) for row in np.unique(np.linspace(0, len(table) - 1, min(len(table), MAX_POOL)))]
     contents: dict[str, list[Any]] = {name: [] for name in opened.modalities}
     samples: dict[str, list[Any]] = {name: [] for name in opened.modalities}
-    kept = []
     for row in rows:
         try:
-            content = table.content(row)
-            parts = {name: content[name][0] if name == TEXT else content[name] for name in opened.modalities}
-            read = {name: opened.read(name, part, name=table.names[row]) for name, part in parts.items()}
-        except (DataError, KeyError, IndexError, OSError):
+            parts = {name: read_part(table[row], name) for name in opened.modalities}
+            parts |= {TEXT: parts[TEXT][0]} if TEXT in parts else {}
+            read = {name: opened.read(name, part, table.names[row]) for name, part in parts.items()}
+        except DataError:
             continue
-        kept.append(row)
         for name, part in parts.items():
             contents[name].append(part)
             samples[name].append(read[name])
-    if not kept:
+    num = len(contents[opened.modalities[0]])
+    if not num:
         return []
     embeddings = {name: opened.embed(name, each) for name, each in samples.items()}
     searches = []
     spec = opened.model.spec
-    chosen = np.unique(np.linspace(0, len(kept) - 1, NUM_QUERIES).astype(int))
+    chosen = np.unique(np.linspace(0, num - 1, NUM_QUERIES).astype(int))
     for one in opened.modalities:
         for other in opened.modalities:
             if one == other:
                 continue
             level = spec.level_between(one, other)
-            distinct = _distinct(contents[other]) if other == TEXT else list(range(len(kept)))
+            distinct = _distinct(contents[other]) if other == TEXT else list(range(num))
             found = nearest(embeddings[one][level][chosen], embeddings[other][level][distinct], NUM_FOUND)
             searches.append(
                 {

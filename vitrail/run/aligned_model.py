@@ -53,8 +53,8 @@ class AlignedModel(NamedTuple):
         """The temperature of training."""
         return float(self.config["request"]["settings"]["temperature"])
 
-    def read(self, modality: str, content: Any, *, name: str) -> Any:
-        """Read an image or a clip at the model's size, or the ids of a text."""
+    def read(self, modality: str, content: Any, name: str) -> Any:
+        """What `embed` takes of an image, a clip or a text."""
         if modality != TEXT:
             return self.inputs[modality].read(content, name=name)
         assert self.tokenizer is not None
@@ -65,11 +65,11 @@ class AlignedModel(NamedTuple):
 
     @torch.inference_mode()
     def embed(self, modality: str, samples: Sequence[Any]) -> dict[str, Float[Tensor, "n D"]]:
-        """The embeddings, in each common space, of what `read` returned."""
-        if modality == TEXT:
-            assert self.tokenizer is not None
-            return self.model.embed(TEXT, stack_texts(samples, self.tokenizer.pad))
-        return self.model.embed(modality, self.inputs[modality].normalise(np.stack(samples)))
+        """The embeddings of images, clips or texts, as `read` returns them, in each common space."""
+        if modality != TEXT:
+            return self.model.embed(modality, self.inputs[modality].normalise(np.stack(samples)))
+        assert self.tokenizer is not None
+        return self.model.embed(TEXT, stack_texts(samples, self.tokenizer.pad))
 
     def require(self, modality: str) -> None:
         """Refuse a modality that it has no tower for."""

@@ -139,10 +139,11 @@ def load(path: str | Path) -> Classifier:
     config, result = open_run(path)
     kind = str(config.get("kind", IMAGE_KINDS[0]))
     if kind not in (*IMAGE_KINDS, CLIPS, PRETRAINING):
+        is_aligned = kind == ALIGNMENT
         raise RunError(
-            f"{path} is a run of another kind, not a classifier.",
+            f"{path} is a run on {'several modalities' if is_aligned else 'text'}, not on images.",
             got=f"a run of the kind {kind}.",
-            hint="vitrail generate, predict, evaluate or explain.",
+            hint=f"vitrail {'search' if is_aligned else 'generate, explain'}, predict or evaluate.",
         )
     model = load_network(path, config)
     assert isinstance(model, Classifier)

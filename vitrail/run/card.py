@@ -11,15 +11,15 @@ from vitrail.percent import percent, percent_range
 
 TEMPLATE = """---
 library_name: vitrail
-pipeline_tag: image-classification
-tags: [image-classification, vision-transformer, vitrail]
+pipeline_tag: {task}
+tags: [{task}, vision-transformer, vitrail]
 {index}---
 
 # {title}
 
-{model} with {classes} classes, trained with `vitrail train` and the recipe `{recipe}` on {num_train:,} images.
+{model} with {classes} classes, trained with `vitrail train` and the recipe `{recipe}` on {num_train:,} {noun}s.
 
-| split | images | {metric} | 95 % interval | balanced accuracy | calibration error (uncalibrated, noise) |
+| split | {noun}s | {metric} | 95 % interval | balanced accuracy | calibration error (uncalibrated, noise) |
 | --- | --- | --- | --- | --- | --- |
 {scores}
 
@@ -27,25 +27,27 @@ tags: [image-classification, vision-transformer, vitrail]
 
 ## Use
 
-    vitrail predict RUN IMAGES
+    vitrail predict RUN {words}
     vitrail evaluate RUN DATA
 
 {opens}
-`preprocessor_config.json` and `config.yaml` describe the preprocessing; `labels.json` lists the labels in the order of
-the outputs. {calibrated} `report.html` shows the full evaluation, with images.
+{described} the preprocessing; `labels.json` lists the labels in the order of
+the outputs. {calibrated} `report.html` shows the full evaluation, with {noun}s.
 
 ## Training
 
     {command}
 
 {seconds:,.0f} s on {machine}, PyTorch {torch}. `config.yaml` has all settings.{curves}
-`predictions.csv` has the prediction for every evaluated image.
+`predictions.csv` has the prediction for every evaluated {noun}.
 
 ## Limitations
 
-Do not rely on it for images unlike those it was evaluated on: {unknown} Decisions about people, health or safety need
-a person who checks the image too. Its scores hold, within the interval, for images like those it was evaluated on.
+Do not rely on it for {noun}s unlike those it was evaluated on: {unknown} Decisions about people, health or safety need
+a person who checks the {noun} too. Its scores hold, within the interval, for {noun}s like those it was evaluated on.
 """
+TASKS = {"image": "image-classification", "sound": "audio-classification", "video": "video-classification"}
+"""What model hubs call the classification of each modality."""
 
 
 def model_card(
@@ -55,6 +57,7 @@ def model_card(
     summaries: Mapping[str, Summary],
     loadable_by: Sequence[str],
     calibration: Calibration,
+    modality: str = "image",
 ) -> str:
     """The README.md of a run."""
     opens = (
@@ -67,17 +70,23 @@ def model_card(
         f"Divide the outputs by the temperature in `calibration.json`, {calibration.temperature:.2f}, for calibrated "
         "probabilities."
         if calibration.n
-        else "Its confidence is not calibrated: there were no images to fit a calibration on."
+        else "Its confidence is not calibrated: there was nothing to fit a calibration on."
     )
     unknown = (
         f"it always answers with one of its {facts['classes']} classes."
         if calibration.limit is None
-        else f'it flags many of them as "unknown", and about {percent(calibration.false_alarms, 0)} of familiar images '
-        "too."
+        else f'it flags many of them as "unknown", and about {percent(calibration.false_alarms, 0)} of familiar '
+        f"{modality}s too."
     )
     return TEMPLATE.format(
         **{**facts, "torch": facts["versions"]["torch"]},
-        index=_index(facts, summaries),
+        index=_index(facts, summaries, modality),
+        task=TASKS[modality],
+        noun=modality,
+        words=f"{modality}s".upper(),
+        described="`preprocessor_config.json` and `config.yaml` describe"
+        if modality == "image"
+        else "`config.yaml` describes",
         metric="mean average precision" if facts["multi_label"] else "accuracy",
         scores="\n".join(_row(split, summary) for split, summary in summaries.items()),
         opens=opens,
@@ -102,7 +111,7 @@ def _row(split: str, summary: Summary) -> str:
     return f"| {split} | {summary.n:,} | {percent(value, 2)} | {percent_range((low, high), 2)} | {balanced} | {error} |"
 
 
-def _index(facts: Mapping[str, Any], summaries: Mapping[str, Summary]) -> str:
+def _index(facts: Mapping[str, Any], summaries: Mapping[str, Summary], modality: str) -> str:
     """The scores in the form that model hubs list."""
     if not summaries:
         return ""
@@ -113,7 +122,7 @@ def _index(facts: Mapping[str, Any], summaries: Mapping[str, Summary]) -> str:
     return f"""model-index:
 - name: "{title}"
   results:
-  - task: {{type: image-classification}}
-    dataset: {{type: own, name: own images, split: {split}}}
+  - task: {{type: {TASKS[modality]}}}
+    dataset: {{type: own, name: own {modality}s, split: {split}}}
     metrics: [{{type: {kind}, name: {name}, value: {value:.4f}}}]
 """

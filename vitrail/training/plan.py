@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from vitrail.batch import first_rows
+from vitrail.batch import count_rows, first_rows
 from vitrail.data.loader import Loader
-from vitrail.errors import SpecError
+from vitrail.errors import DataError, SpecError
 from vitrail.training import optim, throughput
 from vitrail.training.ema import Ema
 from vitrail.training.learner import Learner
@@ -97,6 +97,8 @@ def make_plan(
         small_cost = cost._replace(forward=small_cost.forward, backward=small_cost.backward)
         speed = _mean_speed(small_cost.samples_per_second(local_batch), speed, settings)
     fields = val.typical_batch().fields
+    if not count_rows(fields):
+        raise DataError("none of the validation samples could be read.", got=f"{len(val.skipped)} unreadable ones.")
     evaluation_speed = 1 / (throughput.time_answers(learner, fields, world) + cost.data)
     speed, evaluation_speed = speed * world.size, evaluation_speed * world.size
     compiled = settings.compile == "on"
@@ -131,13 +133,13 @@ def check_parts(learner: Learner, num_parts: int) -> None:
         )
 
 
-def check_coupled(learner: Learner, settings: CommonSettings) -> None:
+def check_coupled(learner: Learner, settings: CommonSettings, world: World) -> None:
     """Refuse to skip samples of an objective that compares them: processes would have different numbers of them."""
-    if learner.objective.COUPLED and settings.on_error == "skip":
+    if learner.objective.COUPLED and settings.on_error == "skip" and world.size > 1:
         raise SpecError(
-            "this objective compares the samples of a batch with each other, so none can be skipped.",
-            got="on_error=skip.",
-            hint="on_error=error, after removing what vitrail check finds.",
+            "this objective compares the samples of all processes with each other, so none can be skipped.",
+            got=f"on_error=skip and {world.size} processes.",
+            hint="one process, or on_error=error after removing what cannot be read.",
         )
 
 

@@ -192,7 +192,7 @@ class Task:
         assert isinstance(settings, Settings)
         learner = Learner(model, objective or self.kind.new_objective(self, model))
         check_parts(learner, settings.accumulate or 1)
-        check_coupled(learner, settings)
+        check_coupled(learner, settings, world)
         if world.is_rank_zero:
             weights = sum(parameter.numel() * 4 for parameter in learner.parameters())
             check_disk_space(self.run, NUM_DISK_COPIES * weights)

@@ -12,9 +12,9 @@ from vitrail import catalogue, matching
 from vitrail.contract import Classifier
 from vitrail.data.text.tokenizer import END, FILE, HF_CONFIG, START, hf_config
 from vitrail.data.transform import Preprocess
-from vitrail.errors import WeightsError
+from vitrail.errors import RunError, WeightsError
 from vitrail.files import write_text
-from vitrail.run.artefact import WEIGHTS, kind_of
+from vitrail.run.artefact import ALIGNMENT, CLIPS, WEIGHTS, kind_of
 from vitrail.run.text_model import TEXT_KINDS, load_text_model
 from vitrail.weights import tensor_files
 from vitrail.weights.causal_lm import write_causal_lm
@@ -49,6 +49,12 @@ def convert(
     """
     if kind_of(source) in TEXT_KINDS:
         return _convert_language_model(Path(source), to, Path(out))
+    if kind_of(source) in (ALIGNMENT, CLIPS):
+        raise RunError(
+            "other projects have no such model.",
+            got=f"a run of the kind {kind_of(source)}.",
+            hint="a run on images or text.",
+        )
     target_format = get_format(to)
     loaded = load_weights(source)
     if image_size:

@@ -91,8 +91,8 @@ def evaluate(
     if kind in (*TEXT_KINDS, ALIGNMENT):
         if compare is not None or real or tta:
             raise DataError(f"a run of the kind {kind} is evaluated alone.", got="--compare, --real or --tta.")
-        opened: Any = load_aligned(model) if kind == ALIGNMENT else load_text_model(model)
-        return plug.load(KINDS, str(kind)).evaluate(opened, data, split=split, batch_size=batch_size, progress=progress)
+        own: dict[str, Any] = {"policy": policy} if kind == ALIGNMENT else {}
+        return _evaluate_kind(str(kind), model, data, split=split, batch_size=batch_size, progress=progress, **own)
     target = find_target(model)
     all_splits = open_data(data, data_dir=data_dir, target=target, progress=progress)
     split = split or next((name for name in ("test", "val") if name in all_splits.split_names), None)
@@ -126,6 +126,14 @@ def evaluate(
         learned_from=learned_from,
         compared=None if compare is None else compare_rows(evaluated[1][1], rows),
     )
+
+
+def _evaluate_kind(
+    kind: str, model: str | Path, data: str | Path, **options: Any
+) -> TextEvaluation | AlignedEvaluation:
+    """Evaluate a model that is no classifier, as its kind does."""
+    opened: Any = load_aligned(model) if kind == ALIGNMENT else load_text_model(model)
+    return plug.load(KINDS, kind).evaluate(opened, data, **options)
 
 
 def _evaluate_network(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from vitrail.data.aligned import TEXT, AlignedTable, open_aligned
+from vitrail.data.aligned import TEXT, AlignedTable, open_aligned, read_part
 from vitrail.data.image_files import find_images
-from vitrail.data.media import modality_of
-from vitrail.data.text.argument import read_argument
+from vitrail.data.media import MODALITIES
+from vitrail.data.text.argument import looks_like_path, read_argument
 from vitrail.data.text.corpus import TABLE_SUFFIXES, TEXT_SUFFIXES, read_text
 from vitrail.errors import DataError
 from vitrail.files import write_text
@@ -22,6 +23,7 @@ from vitrail.report.search import render_search
 from vitrail.run.aligned_model import AlignedModel, load_aligned
 
 TOP = 10
+CLIPS = ("sound", "video")  # named by their own files
 BATCH_SIZE = 32
 Progress = Callable[[int, int], None]
 
@@ -73,15 +75,18 @@ def search(
     there is. `out` is a page to write.
     """
     opened = load_aligned(run)
+    if out is not None:
+        _check_page(Path(out))
     query_modality, content = _read_query(os.fspath(query), opened)
+    own_sample = opened.read(query_modality, content, os.fspath(query))
     chosen, candidates, total = _open_candidates(os.fspath(data), opened, modality, query_modality)
     level = opened.model.spec.level_between(query_modality, chosen)
     if query_modality == chosen:
         level = opened.model.spec.levels_of(chosen)[0]
-    own = opened.embed(query_modality, [opened.read(query_modality, content, name=os.fspath(query))])[level]
+    own = opened.embed(query_modality, [own_sample])[level]
     embeddings, kept, skipped = _embed_all(opened, chosen, level, candidates, total, progress)
     if not kept:
-        raise DataError(f"no {chosen} could be read.", got=f"{len(skipped)} unreadable.", hint="vitrail check.")
+        raise DataError(f"no {chosen} could be read.", got=f"{skipped[0]}", hint="other data.")
     hits = nearest(own, embeddings, top)
     found = tuple(
         Found(kept[index].name, similarity, kept[index].content())
@@ -95,20 +100,24 @@ def search(
     return result._replace(page=page)
 
 
+def _check_page(page: Path) -> None:
+    """Fail before the work if the page cannot be written."""
+    if page.suffix.lower() not in (".html", ".htm"):
+        raise DataError("the page must be an HTML file.", got=f"{page}.", hint=f"{page.with_suffix('.html')}.")
+    if not page.absolute().parent.is_dir() or page.is_dir():
+        raise DataError(f"{page} cannot be written.", got="no such folder.", hint="a file in an existing folder.")
+
+
 def _read_query(query: str, opened: AlignedModel) -> tuple[str, Any]:
     """The modality of a query and its content: a file by its suffix, or else a text."""
-    modality = modality_of(query) if Path(query).is_file() else None
-    if modality is None and modality_of(query) is not None and (os.sep in query or " " not in query.strip()):
-        raise DataError(f"{query} does not exist.", got="a path without a file.", hint="the path of a file, or a text.")
-    if modality is None:
+    if not looks_like_path(query, tuple(MODALITIES)):
         opened.require(TEXT)
         return TEXT, read_argument(query).text.strip()
+    if not Path(query).is_file():
+        raise DataError(f"{query} does not exist.", got="a path without a file.", hint="the path of a file, or a text.")
+    modality = MODALITIES[Path(query).suffix.lower()]
     opened.require(modality)
-    return modality, _file(query, modality)()
-
-
-def _file(path: str, modality: str) -> Callable[[], Any]:
-    return next(find_images([path], modality=modality)).content
+    return modality, next(find_images([query], modality=modality)).content()
 
 
 def _open_candidates(
@@ -129,6 +138,8 @@ def _open_candidates(
         return chosen, _table_candidates(table, chosen), len(table)
     if suffix in TEXT_SUFFIXES and Path(data).is_file():
         opened.require(TEXT)
+        if modality not in (None, TEXT):
+            raise DataError(f"{data} has nothing to search.", got=f"a text file, and --in {modality}.", hint="no --in.")
         lines = list(dict.fromkeys(line.strip() for line in read_text(Path(data)).splitlines() if line.strip()))
         return TEXT, (Candidate(line, lambda line=line: line) for line in lines), len(lines)  # type: ignore[misc]
     names = [modality] if modality else [name for name in opened.modalities if name not in (TEXT, query_modality)]
@@ -146,14 +157,15 @@ def _open_candidates(
 def _table_candidates(table: AlignedTable, modality: str) -> Iterator[Candidate]:
     seen = set()
     for index in range(len(table)):
-        name = table.names[index]
-        if modality == TEXT:
-            texts = table.content(index).get(TEXT, ())
-            if texts and texts[0] not in seen:
-                seen.add(texts[0])
-                yield Candidate(texts[0], lambda text=texts[0]: text)  # type: ignore[misc]
+        if modality != TEXT:
+            found = table.content(index).get(modality)
+            name = str(found()) if found is not None and modality in CLIPS else table.names[index]
+            yield Candidate(name, partial(read_part, table[index], modality))
             continue
-        yield Candidate(name, lambda index=index: table.content(index)[modality])  # type: ignore[misc]
+        for text in table.texts(index):
+            if text not in seen:
+                seen.add(text)
+                yield Candidate(text, lambda text=text: text)  # type: ignore[misc]
 
 
 def _embed_all(
@@ -170,11 +182,10 @@ def _embed_all(
         samples = []
         for each in batch:
             try:
-                samples.append(opened.read(modality, each.content(), name=each.name))
-            except (DataError, KeyError) as error:
-                skipped.append(f"{each.name}: {error.wrong if isinstance(error, DataError) else f'no {modality}'}")
-                continue
-            kept.append(each)
+                samples.append(opened.read(modality, each.content(), each.name))
+                kept.append(each)
+            except DataError as error:
+                skipped.append(f"{each.name}: {error.wrong.removeprefix(f'{each.name} ')} {error.got}".strip())
         if samples:
             parts.append(opened.embed(modality, samples)[level])
         if progress is not None:

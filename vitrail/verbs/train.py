@@ -100,7 +100,8 @@ def train(
     request = parse_request(
         data, model, weights, recipe, minutes, settings, seed, data_dir, target, teacher=teacher, unlabelled=unlabelled
     )
-    if folds is not None and (request.source.values is not None or not request.source.classes):
+    is_labelled = bool(request.source.classes) and len(request.source.modalities) == 1
+    if folds is not None and (request.source.values is not None or not is_labelled):
         raise DataError("folds are for classification.", got="--folds for another task.", hint="no --folds.")
     fold_table = None if folds is None else foldable(request.source, folds)
     if dry_run:

@@ -72,6 +72,11 @@ class Spec(spec.Spec):
             return cls.parse({"seconds": size[0] / default.rate})
         return cls.parse({"mels": size[0], "seconds": size[1] * default.hop})
 
+    def with_size(self, size: tuple[int, ...]) -> Self:
+        """The same at its own rate, as long as a model's input of this size."""
+        num_samples = size[1] * self._samples(self.hop) if self.mels else size[0]
+        return self.override({"seconds": num_samples / self.rate})
+
     def whole_cells(self, cell: tuple[int, ...]) -> Self:
         """The same, at least as long, in a size that these cells divide."""
         if not self.mels:

@@ -32,5 +32,5 @@ def train(task: Task) -> Outcome:
     objective = task.kind.new_objective(task, model)
     progress = task.fit(model, objective)
     val = task.infer(model, task.splits.val, "Validating", objective)
-    note = f"Aligned {' and '.join(model.TAKES)} for {progress.step:,} steps."
+    note = f"Aligned {', '.join(model.TAKES[:-1])} and {model.TAKES[-1]} for {progress.step:,} steps."
     return Outcome(model, val, progress.step, (note,), objective)

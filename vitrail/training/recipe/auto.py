@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 from vitrail.data.augment import Augment
 from vitrail.data.join import join_tables
+from vitrail.data.table import IMAGE
 from vitrail.spec import FinitePositive, PartialFraction
 from vitrail.training.evaluation import Z_ONE_SIDED_95, paired_gain
 from vitrail.training.recipe import finetune, noisy_student, probe, scratch
@@ -97,7 +98,7 @@ def train(task: Task) -> Outcome:
 def train_from_scratch(task: Task) -> Outcome:
     """Train from scratch; return logistic regression on pixels if that is significantly better."""
     num_images = len(task.splits.train)
-    if num_images < SMALL_DATA:
+    if num_images < SMALL_DATA and task.splits.train.modalities == IMAGE:
         task.view.say(
             f"Training from scratch on only {num_images:,} images: a Vision Transformer starts without any knowledge "
             "of images. Pretrained --weights give far better results."

@@ -12,6 +12,7 @@ import torch
 from vitrail import catalogue, plug
 from vitrail.contract import Classifier, ImageSpec
 from vitrail.data.preparation import InputPreprocess
+from vitrail.data.prepare.sound import SoundPreprocess
 from vitrail.data.sound import sound_info
 from vitrail.data.table import Source, Table
 from vitrail.data.video import video_info
@@ -42,6 +43,7 @@ def make_clip_models(
     stored: dict[str, Any] = {}
     preprocess: InputPreprocess | None = None
     if weights is not None:
+        _keep_input(overrides, prepare)
         model, stored, preprocess = _model_of_run(weights, model, source)
     elif model is None:
         model = plug.load("vitrail.training.recipe", "scratch").suggest(source)
@@ -68,6 +70,18 @@ def make_clip_models(
 
     new_model(num_classes=max(1, source.num_outputs))  # so that errors in the model are raised before anything starts
     return new_model
+
+
+def _keep_input(overrides: Sequence[str], prepare: Sequence[str]) -> None:
+    """Refuse to change the input of a model that starts from a run."""
+    changed = [*(f"prepare.{word}" for word in prepare)]
+    changed += [f"model.{word}" for word in overrides if word.partition("=")[0] == "image_size"]
+    if changed:
+        raise SpecError(
+            "a model of clips that starts from a run keeps its preprocessing.",
+            got=f"{changed[0]}.",
+            hint="the command without, or --recipe scratch.",
+        )
 
 
 def measure_clips(source: Source) -> tuple[float, float]:
@@ -116,11 +130,10 @@ def fit_preprocess(
         low, high = FRAME_RATES
         fitted: Spec = default.override({"rate": float(min(max(size[0] / max(seconds, 1e-3), low), high))})
         return fitted.override_words(words)  # type: ignore[return-value]
-    fitted = default.override({"rate": int(min(rate, MAX_SOUND_RATE))})
-    if not sized:
-        fitted = fitted.override({"seconds": seconds})
-    fitted = fitted.override_words(words)
-    return fitted.whole_cells(cells)  # type: ignore[attr-defined]
+    sound: SoundPreprocess = default.override({"rate": int(min(rate, MAX_SOUND_RATE))}).override_words(words)
+    if not any(word.startswith("seconds=") for word in words):
+        sound = sound.with_size(size) if sized else sound.override({"seconds": seconds})
+    return sound.whole_cells(cells)
 
 
 def _model_of_run(

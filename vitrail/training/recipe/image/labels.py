@@ -86,7 +86,12 @@ def finish(task: Task, recipe: str, outcome: Outcome, *, kind: str) -> dict[str,
         objective="classify",
         facts={"classes": len(classes), "multi_label": multi_label},
         card=lambda facts, result, opens: model_card(
-            facts=facts, result=result, summaries=summaries, loadable_by=opens, calibration=calibration
+            facts=facts,
+            result=result,
+            summaries=summaries,
+            loadable_by=opens,
+            calibration=calibration,
+            modality=task.splits.train.modalities[0],
         ),
         write_tables=write_tables,
     )

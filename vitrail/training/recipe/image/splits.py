@@ -123,7 +123,7 @@ class Scanner:
         self.decisions["scanned"] = scans is not None
         if scans is None:
             self.view.say(
-                f"Not searching for duplicates: scanning all {len(source):,} images would take more than "
-                f"{percent(SCAN_FRACTION, 0)} of the time. vitrail check finds them."
+                f"Not searching for duplicates: scanning all {len(source):,} {source.modalities[0]}s would take more "
+                f"than {percent(SCAN_FRACTION, 0)} of the time. vitrail check finds them."
             )
         return scans

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ import torch
 from vitrail import catalogue, matching
 from vitrail.about import About
 from vitrail.contract import Classifier
-from vitrail.data.aligned import TEXT, AlignedTable, as_part
+from vitrail.data.aligned import TEXT, AlignedTable, as_part, part_name
+from vitrail.data.name_column import NameColumn
 from vitrail.data.preparation import InputPreprocess
 from vitrail.data.table import Item, Source, Table
 from vitrail.errors import SpecError, WeightsError
@@ -21,8 +21,9 @@ from vitrail.training.recipe.clip.models import fit_preprocess, measure_clips
 from vitrail.training.recipe.image.candidates import list_candidates
 from vitrail.weights.source import load_weights
 
-SIZES = {"mu": (32, 2, 2, 64), "nano": (128, 4, 4, 256), "tiny": (192, 12, 3, 768)}
-"""Width, depth, heads and hidden width of the tower of text."""
+SIZES = {"mu": (32, 2, 2, 128), "nano": (128, 4, 4, 256), "tiny": (192, 12, 3, 768)}
+"""Width, depth, heads and hidden width of the tower of text: those of a ViT, so that they can share their blocks."""
+CLIPS = ("sound", "video")
 PREFIX = "vatt_"
 DEFAULT = "vatt_nano"
 
@@ -47,6 +48,7 @@ def make_aligned_models(
             got=f"{model}.",
             hint=f"{', '.join(map(PREFIX.__add__, SIZES))}.",
         )
+    _check_prepare(source, prepare)
     towers = {name: _new_tower(source, name, size, weights, prepare) for name in source.modalities if name != TEXT}
     if weights is not None and "image" not in towers:
         raise WeightsError("there is no image tower to load weights into.", got=f"{', '.join(source.modalities)}.")
@@ -74,6 +76,18 @@ def make_aligned_models(
 
     new_model()  # so that errors in the model are raised before anything starts
     return new_model
+
+
+def _check_prepare(source: AlignedTable, words: Sequence[str]) -> None:
+    """Refuse a setting of preprocessing that does not say of which clips, or of clips that there are none of."""
+    clips = [name for name in source.modalities if name in CLIPS]
+    wrong = next((word for word in words if word.partition(".")[0] not in clips), None)
+    if wrong is not None:
+        raise SpecError(
+            "a setting of preprocessing names the clips that it is for.",
+            got=f"prepare.{wrong}.",
+            hint=" or ".join(f"prepare.{name}.rate" for name in clips) + "." if clips else "data with sound or video.",
+        )
 
 
 def _new_tower(
@@ -107,5 +121,6 @@ def one_modality(source: AlignedTable, name: str) -> Table:
         item = Item(index, source.names[index], (), lambda: source.content(index), source.stamp)
         return as_part(item, name).content()
 
-    fields = {key: getattr(source, key) for key in ("origin", "names", "classes", "labels", "splits", "root")}
-    return replace(Table(**fields, content=content), modalities=(name,))
+    fields = {key: getattr(source, key) for key in ("origin", "classes", "labels", "splits", "root")}
+    names = NameColumn(part_name(each, name) for each in source.names)
+    return Table(**fields, names=names, content=content, modalities=(name,))

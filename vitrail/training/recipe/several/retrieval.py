@@ -14,7 +14,7 @@ from vitrail.calibration import Calibration
 from vitrail.contract import Model, Objective
 from vitrail.data.aligned import TEXT, AlignedTable, with_tokenizer
 from vitrail.data.aligned_preparation import AlignedPreparation
-from vitrail.data.loader import Loader
+from vitrail.data.loader import Loader, Policy
 from vitrail.data.table import Source
 from vitrail.errors import DataError
 from vitrail.metric.interval import wilson_interval
@@ -39,6 +39,8 @@ class AlignedEvaluation(NamedTuple):
     scores: dict[str, Any]
     learned_from: bool
     """Whether the run was trained on these samples."""
+    skipped: tuple[str, ...] = ()
+    """Samples that cannot be read, with the reason."""
 
 
 class Embeddings(Objective):
@@ -68,6 +70,7 @@ def evaluate_aligned(
     *,
     split: str | None,
     batch_size: int,
+    policy: Policy,
     progress: ProgressCallback | None,
 ) -> AlignedEvaluation:
     """Score a finished model in all directions on a data set."""
@@ -83,9 +86,14 @@ def evaluate_aligned(
     table = source if split is None else source.split(split)
     assert isinstance(table, AlignedTable)
     prepare = AlignedPreparation(parts=prepare_parts(opened.inputs), tokenizer=opened.tokenizer, context=opened.context)
-    loader = Loader(source=with_tokenizer(table, opened.tokenizer), prepare=prepare, batch_size=batch_size)
+    loader = Loader(
+        source=with_tokenizer(table, opened.tokenizer), prepare=prepare, batch_size=batch_size, policy=policy
+    )
     answers = infer(Learner(opened.model, Embeddings()), loader, World(), progress=progress)
-    return AlignedEvaluation(split, score_directions(opened.model.spec, answers), learned_from)
+    if not answers.num:
+        raise DataError("no sample could be read.", got=f"{len(loader.skipped)} unreadable.", hint="other data.")
+    skipped = tuple(f"{finding.path}: {finding.detail}" for finding in loader.skipped)
+    return AlignedEvaluation(split, score_directions(opened.model.spec, answers), learned_from, skipped)
 
 
 def score_directions(spec: Spec, answers: Answers) -> dict[str, Any]:
