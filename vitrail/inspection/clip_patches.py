@@ -16,8 +16,7 @@ from vitrail.inspection.patches import count_prefix, prefix_names
 from vitrail.model import perceiver
 from vitrail.run.artefact import is_run, load
 
-MODELS = {"sound": "vit_nano_patch80_sound8000", "video": "vit_nano_patch2x8_gap_video8x64"}
-"""The model that cuts a clip if nobody chooses one."""
+EXAMPLES = {"sound": "vit_nano_patch80_sound8000", "video": "vit_nano_patch2x8_gap_video8x64"}
 AXES = {"waveform": ("samples",), "spectrogram": ("bands", "frames"), "video": ("frames", "rows", "columns")}
 PLURALS = {"sound": "sounds", "video": "videos", "image": "images"}
 
@@ -75,6 +74,11 @@ class ClipPatches(NamedTuple):
         return float(self.preprocess.seconds) / self.grid[-1 if self.modality == "sound" else 0]
 
     @property
+    def token_duration(self) -> str:
+        """The same in words: 10 ms."""
+        return f"{self.token_seconds:.3g} s" if self.token_seconds >= 1 else f"{1000 * self.token_seconds:.3g} ms"
+
+    @property
     def num_patches(self) -> int:
         """The number of tokens with a place in the clip."""
         return math.prod(self.grid)
@@ -108,7 +112,7 @@ def cut_clip(clip: str | Path, model: str | Path) -> ClipPatches:
         raise InspectionError(
             f"{model} does not cut {PLURALS[own]}.",
             got=f"a model that takes {' and '.join(spec.takes)}.",
-            hint=f"{MODELS[own]}.",
+            hint=f"{EXAMPLES[own]}.",
         )
     check_modality(str(clip), preprocess)
     return new_patches(Path(clip), str(clip), str(model), spec, preprocess)

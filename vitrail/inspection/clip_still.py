@@ -86,8 +86,8 @@ def _draw_video(explanation: ClipExplanation) -> Figure:
             axis.imshow(frames[frame], extent=(0, width, height, 0))
             draw_heatmap(axis, heat[layer], (0, width, height, 0), peak=1.0)
             axis.set_axis_off()
-            if row == 0:
-                axis.set_title(f"{frame / preprocess.rate:.2f} s", fontsize=8, loc="right")
+            if row + 1 == len(rows):
+                axis.text(width, 1.03 * height, f"{frame / preprocess.rate:.2f} s", fontsize=8, ha="right", va="top")
         title = f"{_class_title(explanation, index)}: {plug.load(METHODS, method).TITLE}"
         axes[row, 0].set_title(title, fontsize=8, loc="left", parse_math=False)
     return figure
