@@ -170,8 +170,8 @@ def _print_clip(patches: ClipPatches) -> None:
     prefix = "".join(f" + {group}" for group in patches.prefix_groups)
     print(f"{patches.parts}{prefix} = {patches.num_tokens:,} tokens; each covers {patches.token_duration}")
     if patches.cut and patches.num_numbers > 1:
-        sides = " x ".join(map(str, (*patches.patch, patches.preprocess.channels)[: len(patches.patch) + 1]))
-        print(f"Each of the {patches.noun} has {sides} = {patches.num_numbers:,} numbers.")
+        sides = " x ".join(map(str, (*patches.patch, patches.preprocess.channels)))
+        print(f"Each {patches.singular} has {sides} = {patches.num_numbers:,} numbers.")
 
 
 def _levels(wave: Any, num: int) -> str:

@@ -13,6 +13,7 @@ from vitrail.data.decode import Pixels
 BACKGROUND, INK = (246, 246, 244), (46, 92, 138)
 TINT = (244, 110, 16)
 """The colour of heat over a sound: it is multiplied, so that the ink stays visible."""
+SAMPLES_PER_PIXEL = 4  # at least
 PEAK = 0.46  # of the height, for the loudest sample
 CONTRAST = (2.0, 99.5)  # percentiles of a spectrogram that become white and black
 OPACITY = 0.7
@@ -20,18 +21,25 @@ Rgba = NDArray[np.uint8]
 
 
 def draw_waveform(
-    wave: NDArray[np.floating[Any]], width: int, height: int | None = None, *, peak: float | None = None
+    wave: NDArray[np.floating[Any]], width: int, height: int | None = None, *, peak: float | None = None, line: int = 1
 ) -> Pixels:
-    """The range of the samples behind each column of pixels, the loudest (or `peak`) near the edge."""
+    """The range of the samples behind each column of pixels, the loudest (or `peak`) near the edge.
+
+    `line` is the least number of pixels that are inked in each column.
+    """
     height = width if height is None else height
     loudest = float(np.abs(wave).max(initial=0.0)) if peak is None else peak
+    if 0 < len(wave) < SAMPLES_PER_PIXEL * width:  # so that neighbours are connected
+        places = np.linspace(0, len(wave) - 1, SAMPLES_PER_PIXEL * width)
+        wave = np.interp(places, np.arange(len(wave)), wave)
     edges = np.linspace(0, len(wave), width + 1)
     pixels = np.full((height, width, 3), BACKGROUND, dtype=np.uint8)
     for x, (start, stop) in enumerate(pairwise(edges)):
-        part = wave[int(start) : max(int(stop), int(start) + 1)] / max(loudest, 1e-9)
+        part = wave[int(start) : int(stop) + 1] / max(loudest, 1e-9)  # one more, to meet the next column
         low, high = (float(part.min()), float(part.max())) if len(part) else (0.0, 0.0)
         top, bottom = (round(height / 2 - PEAK * height * value) for value in (high, low))
-        pixels[top : bottom + 1, x] = INK
+        missing = max(0, line - (bottom + 1 - top))
+        pixels[top - missing // 2 : bottom + 1 + (missing + 1) // 2, x] = INK
     return pixels
 
 

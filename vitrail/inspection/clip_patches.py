@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vitrail import catalogue
 from vitrail.data.media import modality_of
 from vitrail.errors import DataError, InspectionError
-from vitrail.inspection.patches import count_prefix, prefix_names
+from vitrail.inspection.patches import count_prefix, prefix_names, refuse_text
 from vitrail.model import perceiver
 from vitrail.run.artefact import is_run, load
 
@@ -52,6 +52,11 @@ class ClipPatches(NamedTuple):
         if self.num_numbers == 1:
             return "samples"
         return "cells" if not self.cut else "tubes" if self.modality == "video" else "patches"
+
+    @property
+    def singular(self) -> str:
+        """What one of them is called."""
+        return {"patches": "patch"}.get(self.noun, self.noun.removesuffix("s"))
 
     @property
     def parts(self) -> str:
@@ -101,13 +106,14 @@ class ClipPatches(NamedTuple):
 
 def cut_clip(clip: str | Path, model: str | Path) -> ClipPatches:
     """Cut a clip as a model of the catalogue, or that of a run, does."""
+    own = modality_of(str(clip)) or "sound"
     if is_run(model):
+        refuse_text(model, PLURALS[own])
         opened = load(model)
         spec, preprocess = opened.spec, opened.about.preprocess
     else:
         spec = catalogue.spec_named(str(model))
         preprocess = catalogue.preprocess_for(str(model), spec, None)
-    own = modality_of(str(clip)) or "sound"
     if getattr(preprocess, "modality", "image") not in ("sound", "video"):
         raise InspectionError(
             f"{model} does not cut {PLURALS[own]}.",

@@ -17,6 +17,7 @@ MAX_FRAMES = 16  # on a page
 MAX_PIECES = 400  # of a waveform, on a page
 PIECES_PER_ROW = 10
 CELL = (96, 96)  # rows and columns of pixels of a piece of a waveform
+LINE = 3  # pixels of the waveform in a cell
 SAMPLE_CELL = (64, 16)  # likewise of a single sample
 SAMPLES_PER_ROW = 40
 OVERVIEW = (120, 1200)
@@ -65,7 +66,9 @@ def _waveform(patches: ClipPatches) -> list[Panel]:
         part = wave[start * size : min(start + per_row, last) * size]
         count = len(part) // size
         drawn = (
-            draw_samples(part, cell, peak=peak) if single else draw_waveform(part, cell[1] * count, cell[0], peak=peak)
+            draw_samples(part, cell, peak=peak)
+            if single
+            else draw_waveform(part, cell[1] * count, cell[0], peak=peak, line=LINE)
         )
         lines.append(np.pad(drawn, ((0, 0), (0, cell[1] * (per_row - count)), (0, 0)), constant_values=255))
     numbers = [list(range(start + 1, min(start + per_row, last) + 1)) for start in range(first, last, per_row)]

@@ -10,8 +10,9 @@ from vitrail import catalogue
 from vitrail.data.decode import Pixels, read_file
 from vitrail.data.table import IMAGE
 from vitrail.data.transform import Preprocess
-from vitrail.errors import DataError, InspectionError
-from vitrail.run.artefact import is_run, load
+from vitrail.errors import DataError, InspectionError, RunError
+from vitrail.run.artefact import is_run, kind_of, load
+from vitrail.run.text_model import TEXT_KINDS
 
 REGISTER = "register"
 
@@ -92,12 +93,19 @@ def count_prefix(prefix: Sequence[str]) -> list[str]:
 
 def _find_model(model: str | Path) -> tuple[Any, Preprocess]:
     if is_run(model):
+        refuse_text(model, "images")
         opened = load(model)
         _check_takes(model, opened.spec)
         return opened.spec, opened.preprocess
     spec = catalogue.spec_named(str(model))
     _check_takes(model, spec)
     return spec, catalogue.preprocess_named(str(model))
+
+
+def refuse_text(run: str | Path, wanted: str) -> None:
+    """Refuse a run on text."""
+    if kind_of(run) in TEXT_KINDS:
+        raise RunError(f"{run} is a run on text, not on {wanted}.", got=f"a run of the kind {kind_of(run)}.")
 
 
 def _check_takes(model: str | Path, spec: Any) -> None:
