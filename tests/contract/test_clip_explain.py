@@ -121,7 +121,9 @@ def test_heat_is_where_the_input_differs(name: str, cell: tuple[int, ...], metho
     inputs = torch.zeros(1, model.spec.channels, *model.spec.image_size)
     sides = zip(cell, model.spec.stem.cell, strict=True)
     inputs[(..., *(slice(place * side, (place + 1) * side) for place, side in sides))] = 1.0
-    for heat in plug.load(METHODS, method).compute_heatmaps(model, inputs, [0, 1]).numpy():
+    heatmaps = plug.load(METHODS, method).compute_heatmaps(model, inputs, [0, 1]).numpy()
+    assert heatmaps.max() > 0
+    for heat in heatmaps:
         others = np.delete(heat, np.ravel_multi_index(cell, heat.shape))
         assert np.ptp(others) < 1e-5
         if heat.max() > 0:
