@@ -72,7 +72,12 @@ def _draw_video(explanation: ClipExplanation) -> Figure:
     num_layers = explanation.patches.grid[0]
     layers = sorted({round(each) for each in np.linspace(0, num_layers - 1, min(MAX_FRAMES, num_layers))})
     methods = list(explanation.heatmaps)
-    rows = [(index, method) for index in range(min(MAX_CLASSES, len(explanation.classes))) for method in methods]
+    rows = [
+        (index, method)
+        for index in range(min(MAX_CLASSES, len(explanation.classes)))
+        for method in methods
+        if not index or not np.array_equal(*explanation.heatmaps[method][[0, index]])  # rollout is the same for all
+    ]
     height, width = frames.shape[1:3]
     side = 1.3
     figure = Figure(
