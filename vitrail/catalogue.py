@@ -80,7 +80,7 @@ def describe(name: str, words: Sequence[str] = ()) -> ModelInfo:
 def _costs(model: Classifier) -> Iterator[Cost]:
     """What images of other sizes cost, if the model takes them; one with a single cell has a weight for each pixel."""
     spec = model.spec
-    for size in COST_SIZES if spec.layout.num_cells > 1 else ():
+    for size in COST_SIZES if spec.layout.num_cells > 1 and spec.takes == IMAGE else ():
         try:
             model.spec = spec.override({"image_size": size})
         except (ShapeError, SpecError):  # the patch does not divide it, or the grid is smaller than the window

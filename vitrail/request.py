@@ -16,6 +16,7 @@ from vitrail.data.unlabelled import open_unlabelled
 from vitrail.errors import DataError, SpecError, WeightsError
 from vitrail.inspection.adopt import adopt
 from vitrail.run.open import open_model
+from vitrail.training.recipe.image.pseudo import check_tables
 from vitrail.training.settings import LENGTHS, CommonSettings
 from vitrail.training.splits import Splits, fingerprint
 from vitrail.training.task import Task
@@ -96,7 +97,9 @@ def parse_request(
             hint="--weights with a file, a run or a Hugging Face Hub name; or --recipe scratch.",
         )
     opened_teacher = _open_teacher(teacher, recipe, needed=getattr(module, "NEEDS_TEACHER", False))
-    more = _open_unlabelled(unlabelled, recipe, data_dir, needed=getattr(module, "NEEDS_UNLABELLED", False))
+    more = _open_unlabelled(unlabelled, recipe, data_dir)
+    if more is not None:
+        check_tables(source, more)
     model_overrides, prepare_overrides = (
         [word.removeprefix(prefix) for word in settings if word.startswith(prefix)]
         for prefix in (MODEL_PREFIX, PREPARE_PREFIX)
@@ -156,17 +159,19 @@ def _open_teacher(teacher: str | Path | nn.Module | None, recipe: str, *, needed
     return None if teacher is None else open_model(teacher)
 
 
-def _open_unlabelled(
-    data: str | Path | Source | None, recipe: str, data_dir: str | Path | None, *, needed: bool
-) -> Source | None:
-    """Open the unlabelled data, for a recipe that uses it."""
+def _open_unlabelled(data: str | Path | Source | None, recipe: str, data_dir: str | Path | None) -> Source | None:
+    """Open the unlabelled data, for a recipe that needs it or can use it."""
+    module = plug.load(RECIPES, recipe)
+    needed = getattr(module, "NEEDS_UNLABELLED", False)
     if needed and data is None:
         raise DataError(
             f"the recipe {recipe} needs images without labels.", got="none.", hint="--unlabelled with a folder of them."
         )
-    if not needed and data is not None:
+    if data is not None and not needed and not getattr(module, "USES_UNLABELLED", False):
         raise DataError(
-            f"the recipe {recipe} uses no unlabelled images.", got="--unlabelled.", hint="--recipe noisy_student."
+            f"the recipe {recipe} uses no unlabelled images.",
+            got="--unlabelled.",
+            hint="--recipe auto or noisy_student.",
         )
     return data if data is None or isinstance(data, Source) else open_unlabelled(data, data_dir=data_dir)
 

@@ -11,6 +11,7 @@ import av
 import numpy as np
 import soundfile
 from numpy.typing import NDArray
+from PIL import Image
 
 STEP = 4  # levels of grey from one frame of a ramp to the next
 
@@ -97,3 +98,24 @@ def sound_only(sound: NDArray[np.float32], rate: int = 16_000) -> bytes:
 def greys(frames: NDArray[np.uint8]) -> list[int]:
     """The number of each frame of a ramp, by its grey."""
     return [round((float(frame.mean()) - 20) / STEP) for frame in frames]
+
+
+def write_media(folder: Path) -> None:
+    """The clips of the documents' commands: spoken words, videos, and a table of images, sounds and words."""
+    random = np.random.default_rng(0)
+    rows = ["image,sound,text,label,split"]
+    for number in range(36):
+        split, name = ("train", "val", "test")[number % 3], ("seven", "eight")[number // 3 % 2]
+        path = folder / "words" / split / name / f"{number}.wav"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(noise_wav(number, rate=8000, seconds=0.4))
+        video = folder / "clips" / split / name / f"{number}.mp4"
+        video.parent.mkdir(parents=True, exist_ok=True)
+        video.write_bytes(ramp_video(num_frames=8 + number % 3))
+        image = folder / "numbers" / f"{number}.png"
+        image.parent.mkdir(exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (28, 28), dtype=np.uint8)).save(image)
+        rows.append(f"numbers/{number}.png,{path.relative_to(folder)},{name},{name},{split}")
+    (folder / "digits.csv").write_text("\n".join(rows) + "\n")
+    (folder / "word.wav").write_bytes(noise_wav(0, rate=8000, seconds=0.4))
+    (folder / "clip.mp4").write_bytes(ramp_video(num_frames=9))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+from tests.contract.small_clips import write_media
+
 SUBJECTS = ("a man", "a woman", "the dog", "a child", "the player", "two girls")
 VERBS = ("rides", "sees", "holds", "paints", "throws")
 OBJECTS = ("a horse", "the ball", "a red hat", "the street", "a guitar")
@@ -59,10 +61,11 @@ def words_of(recipe: str, folder: Path, run: Path, *more: str) -> list[str]:
 
 
 def write_examples(folder: Path) -> None:
-    """The texts of the documents' commands."""
+    """The texts and clips of the documents' commands."""
     texts = write_texts(folder / "texts")
     (texts / "story.txt").rename(folder / "captions.txt")
     (folder / "input.txt").write_text("ROMEO: The sheep and goat are grazing.\n" * 40)
     (texts / "pairs").rename(folder / "multi30k")
+    write_media(folder)
     for split in ("train", "val", "test"):
         (folder / "multi30k" / f"{split}.fr").write_text((folder / "multi30k" / f"{split}.en").read_text())

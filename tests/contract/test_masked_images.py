@@ -221,6 +221,20 @@ def test_a_fall_to_chance_is_a_collapse() -> None:
     assert "no better than chance, after 90" in found.problem
 
 
+def test_features_that_a_linear_model_can_read_have_not_collapsed() -> None:
+    """Nearest neighbours are lost in noise long before a linear model is."""
+    torch.manual_seed(0)
+    _, objective, _ = make("mae")
+    labels = torch.arange(400) % 4
+    objective.best_probe.fill_(0.9)
+    noise = torch.randn(100, 60).repeat_interleave(4, dim=0)  # the nearest neighbours are of the other classes
+    features = torch.cat([noise * 5, torch.eye(4)[labels]], dim=1)
+    found = objective.monitor({"label": labels, "features": features})
+    neighbours, linear = (score.value for score in found.scores)
+    assert neighbours < 0.25 < 0.5 < linear
+    assert found.problem is None
+
+
 def test_unlabelled_answers_have_no_probes() -> None:
     _, objective, _ = make("mae")
     assert objective.monitor({"features": torch.randn(9, 4)}).scores == ()

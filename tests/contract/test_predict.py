@@ -84,7 +84,7 @@ def test_few_images_are_in_memory_at_a_time(home: Path, monkeypatch: pytest.Monk
     content = (home / "new" / "00.png").read_bytes()
     num_found = 0
 
-    def endless(_: object) -> Iterator[ImageFile]:
+    def endless(_: object, *, modality: str) -> Iterator[ImageFile]:
         nonlocal num_found
         while True:
             num_found += 1

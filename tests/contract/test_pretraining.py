@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import time
 from functools import partial
@@ -159,6 +160,24 @@ def test_a_collapse_ends_the_run_with_its_step_and_its_accuracy(
         train(data, recipe="pretrain", model=MODEL, run=tmp_path / "run", settings=[*FAST, *SHORT])
     assert "is the last good checkpoint" in str(stop.value)
     assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_learning_rate_far_too_high_really_breaks_it(target: str, data: Path, tmp_path: Path) -> None:
+    """No evaluation of a diverged model counts as good, whatever the learning rate; the first checkpoint stays."""
+    words = [*FAST, *SHORT, f"target={target}", "lr=1e6", "warmup=0.0", "eval_every=1", "ema=0.0"]
+    with pytest.raises(TrainError, match=r"at step 1 .*, and smaller learning rates did not help") as stop:
+        train(data, recipe="pretrain", model=MODEL, run=tmp_path / "run", settings=words)
+    assert re.search(r"; at step 1, loss on hidden patches \S+, nearest neighbours [0-9.]+ %, linear", str(stop.value))
+    assert "lr=100 in a new run" in str(stop.value), "smaller than all that were tried"
+    assert "step-000000000 is the last good checkpoint" in str(stop.value)
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*")] == ["step-000000000"]
+
+
+def test_a_run_that_went_back_says_so(data: Path, tmp_path: Path) -> None:
+    words = [*FAST, *SHORT, "lr=100.0", "warmup=0.0", "eval_every=1"]
+    result = train(data, recipe="pretrain", model=MODEL, run=tmp_path / "run", settings=words)
+    assert re.search(r"Training broke \d times .* with 0\.0\d*1 of the learning rate", " ".join(result.story))
 
 
 @pytest.mark.parametrize("target", TARGETS)

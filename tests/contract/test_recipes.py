@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from tests.conftest import fill
+from tests.forge import Forge
 from vitrail import create_model, load, plug, save_weights
 from vitrail.errors import DataError, SpecError, WeightsError
 from vitrail.training import throughput, world
@@ -188,6 +189,19 @@ def test_the_learning_rate_finder_suggests_a_rate(images: Path) -> None:
     assert tried[0] < rates.lr < tried[-1]
 
 
+def test_the_learning_rate_finder_minimises_what_the_recipe_does(images: Path, tmp_path: Path, forge: Forge) -> None:
+    """The loss against the teacher, which the command line hands on."""
+    small(images, tmp_path / "teacher", "steps=20")
+    words = ["train", str(images), "--model", TINY, "--recipe", "distill", "--teacher", str(tmp_path / "teacher")]
+    words += ["--find-lr", "--json", "batch_size=12", "distillation=soft", "teacher_weight=1.0"]
+    done = forge.run_cli(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    taught = json.loads(done.stdout)["tried"][0]
+    alone = find_lr(images, model=TINY, recipe="scratch", settings=["batch_size=12"]).tried[0]
+    assert taught[0] == alone[0]
+    assert abs(taught[1] - alone[1]) > 0.1
+
+
 @pytest.mark.parametrize("bfloat16", [False, True])
 def test_the_learning_rate_finder_computes_as_the_run_would(
     bfloat16: bool, images: Path, monkeypatch: pytest.MonkeyPatch
@@ -211,6 +225,18 @@ def test_the_learning_rate_finder_computes_as_the_run_would(
     find_lr(images, model=TINY, recipe="scratch", settings=["batch_size=12"])
     assert joined
     assert formats[-1] == bfloat16
+
+
+@pytest.mark.parametrize("recipe", ["auto", "noisy_student"])
+def test_a_dry_run_forecasts_stages(recipe: str, images: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training, not the features of a probe; and it labels a few images only."""
+    from vitrail.training.recipe.image import pseudo
+
+    labelled, label = [], pseudo.without_labels
+    monkeypatch.setattr(pseudo, "without_labels", lambda table: labelled.append(len(table)) or label(table))
+    result = train(images, model=TINY, weights=weights, recipe=recipe, unlabelled=images, dry_run=True, minutes=3.0)
+    assert "3 minutes are about" in " ".join(result.story)
+    assert labelled == [6]
 
 
 def test_a_dry_run_uses_the_device_of_its_process(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,6 +137,15 @@ def test_damaged_frames_are_noticed() -> None:
         read(bytes(clip), num=20)
 
 
+@pytest.mark.data
+def test_one_damaged_byte_of_a_real_video(data_dir: Path) -> None:
+    """FFmpeg repairs the frame as well as it can, and says so."""
+    clip = bytearray((data_dir / "video" / "SOX5yA1l24A.mp4").read_bytes())
+    clip[300_000] ^= 0xFF
+    with pytest.raises(DataError, match=r"wave\.mp4 is damaged or truncated.\n.*a frame with errors in it"):
+        read(bytes(clip), num=8)
+
+
 def test_a_pipe_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="is not a regular file"):
@@ -159,7 +168,14 @@ def test_limits(limit: str, value: float, message: str, monkeypatch: pytest.Monk
         read(clip)
 
 
-def test_large_frames_are_refused_before_decoding() -> None:
+def test_frames_that_start_too_late_are_left_to_an_earlier_keyframe() -> None:
+    frames = [(2.0, 0.1, object()), (2.1, 0.1, object())]
+    late = video._frames_at(iter(frames), np.array([1.0, 1.2]), 5.0, "wave.mp4", resize=unchanged, may_start_late=False)
+    assert list(late) == []
+
+
+def test_large_frames_are_refused_before_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video, "_decoded", None)
     with pytest.raises(DataError, match=r"wave\.mp4 is too large to decode.\n.*16400 x 16 pixels"):
         read(ramp_video(num_frames=1, size=(16, 16_400), format="matroska", codec="rawvideo"))
 

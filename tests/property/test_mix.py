@@ -122,9 +122,7 @@ def table_of(labels: list[int]) -> Table:
 
 def test_the_loader_mixes_only_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    monkeypatch.setattr(
-        "vitrail.data.prepare.image.mix", lambda images, targets, *_, **__: calls.append(1) or (images, targets)
-    )
+    monkeypatch.setattr("vitrail.data.mix.mix", lambda images, targets, *_, **__: calls.append(1) or (images, targets))
     for augment in (None, Augment(), Augment(mixup=0.5), Augment(cutmix=0.5)):
         loader = image_loader(table_of([0, 1]), Preprocess(size=(4, 4)), batch_size=2, augment=augment, workers=0)
         batch = next(loader.batches())

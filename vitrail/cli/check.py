@@ -51,7 +51,7 @@ def command(
             [split or "all", f"{len(classes):,}", f"{sum(classes.values()):,}"]
             for split, classes in report.counts.items()
         ]
-        print_table(["split", "classes", "images"], rows)
+        print_table(["split", "classes", report.noun], rows)
         for note in report.notes:
             print(printable(f"Note: {note}."))
         for kind, num in Counter(finding.kind for finding in report.findings).items():

@@ -47,7 +47,7 @@ TeacherOption = Annotated[
     str | None, typer.Option(help="For distill: the model to learn from; a run, an exported model or a weight file.")
 ]
 UnlabelledOption = Annotated[
-    str | None, typer.Option(help="For noisy_student: a folder or zip of images without labels, or any data.")
+    str | None, typer.Option(help="For auto and noisy_student: a folder or zip of images without labels, or any data.")
 ]
 DryRunFlag = Annotated[bool, typer.Option("--dry-run", help="Run everything on a few images and print a forecast.")]
 FindLrFlag = Annotated[bool, typer.Option("--find-lr", help="Find a learning rate.")]
@@ -83,7 +83,7 @@ def command(
     from vitrail.verbs.train import train
 
     options: dict[str, Any] = {"model": model, "weights": weights, "recipe": recipe, "seed": seed, "target": target}
-    options["settings"] = settings or []
+    options |= {"settings": settings or [], "teacher": teacher, "unlabelled": unlabelled}
     with progress_view(quiet=quiet or not is_rank_zero()) as view:
         result: Any = (
             find(data, **options, data_dir=data_dir, view=view)
@@ -91,8 +91,6 @@ def command(
             else train(
                 data,
                 **options,
-                teacher=teacher,
-                unlabelled=unlabelled,
                 minutes=minutes,
                 run=run,
                 folds=folds,

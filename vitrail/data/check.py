@@ -66,6 +66,8 @@ class Report:
     """The number of images by split and class."""
     formats: dict[str, int]
     seconds: float
+    noun: str = "images"
+    """What was checked."""
 
     @property
     def ok(self) -> bool:
@@ -106,6 +108,7 @@ def check_source(
         counts=counts,
         formats=dict(Counter(scan.format or "array" for scan in good).most_common()),
         seconds=time.monotonic() - started,
+        noun="images" if source.modalities == IMAGE else "clips",
     )
 
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-BLOCK_ROWS = 512
+BLOCK_ROWS = 256
 """How many queries are compared with all candidates at once, so that memory grows only linearly with their number."""
 
 

@@ -22,7 +22,7 @@ RECALL = Metric("recall", "recall at 1", is_fraction=True)
 NO_TEXT = -1
 """In place of the hash of a text, for a sample without one."""
 MULTIPLIER = 6364136223846793005  # Knuth's, of MMIX
-BLOCK_ROWS = 256
+BLOCK_ROWS = 128
 
 
 class Contrast(contract.Objective):

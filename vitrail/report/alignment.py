@@ -45,22 +45,22 @@ def _search(opened: AlignedModel, table: AlignedTable) -> list[dict[str, Any]]:
     """For a few samples, what each modality finds in each other one; unreadable samples are left out."""
     rows = [int(row) for row in np.unique(np.linspace(0, len(table) - 1, min(len(table), MAX_POOL)))]
     contents: dict[str, list[Any]] = {name: [] for name in opened.modalities}
-    names, kept = [], []
+    samples: dict[str, list[Any]] = {name: [] for name in opened.modalities}
+    kept = []
     for row in rows:
-        content = table.content(row)
         try:
+            content = table.content(row)
             parts = {name: content[name][0] if name == TEXT else content[name] for name in opened.modalities}
-            for name in opened.inputs:
-                opened.inputs[name].read(parts[name], name=table.names[row])
+            read = {name: opened.read(name, part, name=table.names[row]) for name, part in parts.items()}
         except (DataError, KeyError, IndexError, OSError):
             continue
         kept.append(row)
-        names.append(table.names[row])
         for name, part in parts.items():
             contents[name].append(part)
+            samples[name].append(read[name])
     if not kept:
         return []
-    embeddings = {name: opened.embed(name, each, names) for name, each in contents.items()}
+    embeddings = {name: opened.embed(name, each) for name, each in samples.items()}
     searches = []
     spec = opened.model.spec
     chosen = np.unique(np.linspace(0, len(kept) - 1, NUM_QUERIES).astype(int))

@@ -53,19 +53,23 @@ class AlignedModel(NamedTuple):
         """The temperature of training."""
         return float(self.config["request"]["settings"]["temperature"])
 
+    def read(self, modality: str, content: Any, *, name: str) -> Any:
+        """Read an image or a clip at the model's size, or the ids of a text."""
+        if modality != TEXT:
+            return self.inputs[modality].read(content, name=name)
+        assert self.tokenizer is not None
+        ids = encode_texts((content,), self.tokenizer, self.context)
+        if not len(ids[0]):
+            raise DataError("there is no text to compare with.", got=f"{name!r}.", hint="one word or more.")
+        return ids
+
     @torch.inference_mode()
-    def embed(self, modality: str, contents: Sequence[Any], names: Sequence[str]) -> dict[str, Float[Tensor, "n D"]]:
-        """The embeddings of images, clips or texts in each common space."""
+    def embed(self, modality: str, samples: Sequence[Any]) -> dict[str, Float[Tensor, "n D"]]:
+        """The embeddings, in each common space, of what `read` returned."""
         if modality == TEXT:
             assert self.tokenizer is not None
-            ids = [encode_texts((text,), self.tokenizer, self.context) for text in contents]
-            empty = next((name for name, (row,) in zip(names, ids, strict=True) if not len(row)), None)
-            if empty is not None:
-                raise DataError("there is no text to compare with.", got=f"{empty!r}.", hint="one word or more.")
-            return self.model.embed(TEXT, stack_texts(ids, self.tokenizer.pad))
-        preprocess = self.inputs[modality]
-        samples = [preprocess.read(each, name=name) for each, name in zip(contents, names, strict=True)]
-        return self.model.embed(modality, preprocess.normalise(np.stack(samples)))
+            return self.model.embed(TEXT, stack_texts(samples, self.tokenizer.pad))
+        return self.model.embed(modality, self.inputs[modality].normalise(np.stack(samples)))
 
     def require(self, modality: str) -> None:
         """Refuse a modality that it has no tower for."""

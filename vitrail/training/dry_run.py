@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
+from vitrail.contract import Model, Objective
 from vitrail.data.table import Source, Stream
 from vitrail.errors import TrainError
 from vitrail.training import optim
@@ -42,12 +44,13 @@ def limit_to_one_step(settings: A) -> A:
 
 def sample_splits(splits: Splits) -> Splits:
     """Sample a few items per class from each split."""
-    train = _sample(splits.train)
-    val = train if splits.val is splits.train else _sample(splits.val)
-    return splits._replace(train=train, val=val, test=None if splits.test is None else _sample(splits.test))
+    train = sample_source(splits.train)
+    val = train if splits.val is splits.train else sample_source(splits.val)
+    return splits._replace(train=train, val=val, test=None if splits.test is None else sample_source(splits.test))
 
 
-def _sample(source: Source) -> Source:
+def sample_source(source: Source) -> Source:
+    """Sample a few items per class."""
     if isinstance(source, Stream):
         return replace(source, shards=source.chosen[:1])
     if source.multi_label or not source.classes:
@@ -58,7 +61,8 @@ def _sample(source: Source) -> Source:
 
 def forecast(task: Task, settings: CommonSettings, splits: Splits) -> tuple[str, ...]:
     """Forecast the whole run from the measured speed of one step."""
-    plan = task.config.get("decisions", {}).get("plan")
+    stages = (task.config.get("decisions", {}), *task.config.get("stages", {}).values())
+    plan = next((stage["plan"] for stage in reversed(stages) if "plan" in stage), None)
     if plan is None or not isinstance(settings, Settings):
         speed = task.timing.speed["forecast"]
         note = (
@@ -84,15 +88,15 @@ def forecast(task: Task, settings: CommonSettings, splits: Splits) -> tuple[str,
     )
 
 
-def search_lr(task: Task) -> LrSearch:
-    """Raise the learning rate step by step until the loss diverges (Smith, arXiv 1506.01186)."""
+def search_lr(task: Task, new_objective: Callable[[Task, Model], Objective]) -> LrSearch:
+    """Raise the learning rate step by step until the recipe's loss diverges (Smith, arXiv 1506.01186)."""
     settings = task.settings
     if not isinstance(settings, Settings):
         raise TrainError(
             "this recipe has no learning rate.", got="a recipe without training steps.", hint="--recipe finetune."
         )
     model = task.kind.new_model(task)
-    learner = Learner(model, task.kind.new_objective(task, model)).to(task.world.device).train()
+    learner = Learner(model, new_objective(task, model)).to(task.world.device).train()
     loader = task.make_loader(task.splits.train, task.kind.preparation(task, model, training=True), training=True)
     # As the run would compute: on its device, in its number format, with its kernels.
     kernels, _, muon = measure_training(learner, loader, settings, task.world)

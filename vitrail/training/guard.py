@@ -10,6 +10,7 @@ WINDOW = 10  # steps over which the loss is averaged
 MAX_RISE = 2.0  # times the lowest average so far
 MARGIN = 1.0  # the most that is added to that, so that losses may fluctuate
 FLOOR = 0.1  # what is added at least, as a fraction of the first average
+MAX_FIRST_RISE = 10.0  # times the first loss and the margin: a single loss, in training or validation, has diverged
 NUM_ERRORS = 3.0  # standard errors of the average that are added to the floor: a few hard batches are no divergence
 
 
@@ -38,8 +39,7 @@ class Guard:
         self.recent.append(loss)
         if len(self.recent) < WINDOW:
             # A loss can also diverge before there is an average to compare it with.
-            first = self.recent[0]
-            return f"the loss rose from {first:.3g} to {loss:.3g}" if loss > 10 * (max(first, 0.0) + MARGIN) else None
+            return f"the loss rose from {self.recent[0]:.3g} to {loss:.3g}" if self.has_diverged(loss) else None
         mean = fmean(self.recent)
         if math.isinf(self.lowest):
             self.first = mean
@@ -49,3 +49,8 @@ class Guard:
         if mean - self.lowest > (MAX_RISE - 1) * max(self.lowest, 0.0) + margin:
             return f"the loss rose from {self.lowest:.3g} to {mean:.3g} (means of {WINDOW} steps)"
         return None
+
+    def has_diverged(self, loss: float) -> bool:
+        """Whether a single loss is out of all proportion to the first ones."""
+        first = self.first if math.isfinite(self.first) else next(iter(self.recent), math.inf)
+        return loss > MAX_FIRST_RISE * (max(first, 0.0) + MARGIN)

@@ -107,7 +107,7 @@ class State:
         self.metrics = JsonLines(job.run / METRICS, self.progress.metrics_bytes) if job.world.is_rank_zero else None
         self.timing = JsonLines(job.run / TIMING, None if found else 0) if job.world.is_rank_zero else None
         self.events = TensorBoard(job.run) if settings.tensorboard and job.world.is_rank_zero else None
-        self.last_evaluation = job.evaluation_seconds
+        self.last_evaluation, self.last_scores = job.evaluation_seconds, ""
         self.is_slow = False
         self.saved_at = self.shown_at = time.monotonic()
         self.shown_step, self.shown_loss = self.progress.step, math.nan
@@ -223,6 +223,10 @@ class State:
         if not math.isfinite(score.loss):
             return "the validation loss is not finite"
         monitoring: Monitoring = job.world.on_rank_zero(lambda: objective.monitor(answers.fields))
+        shown = ", ".join(f"{each.metric.title} {each.text}" for each in (score, *monitoring.scores))
+        self.last_scores = f"; at step {progress.step:,}, {shown}"
+        if self.guard.has_diverged(score.loss):
+            return f"the validation loss rose to {score.loss:.3g}"
         if monitoring.problem is not None:
             return monitoring.problem
         repeated, progress.evaluated_step = progress.evaluated_step == progress.step, progress.step
@@ -272,8 +276,8 @@ class State:
         if found is None or rollbacks > MAX_ROLLBACKS:
             raise TrainError(
                 f"at step {step:,} {problem}, and smaller learning rates did not help.",
-                got=f"lr={job.settings.lr:g}, a batch with {files}.",
-                hint=f"lr={job.settings.lr * ROLLBACK_LR_FACTOR**MAX_ROLLBACKS:g} in a new run"
+                got=f"lr={job.settings.lr:g}, a batch with {files}{self.last_scores}.",
+                hint=f"lr={job.settings.lr * lr_factor:g} in a new run"
                 + ("." if found is None else f"; {self.folder / found[0]} is the last good checkpoint."),
             )
         self._restore(found[1])

@@ -87,7 +87,7 @@ def predict_words(
         raise DataError("labels are two different words or more.", got=f"{', '.join(words) or 'none'}.")
     anchor = opened.model.spec.anchor
     level = opened.model.spec.level_between(anchor, TEXT)
-    texts = opened.embed(TEXT, words, words)[level]
+    texts = opened.embed(TEXT, [opened.read(TEXT, word, name=word) for word in words])[level]
     found = find_images([os.fspath(image) for image in images], modality=anchor)
     return _predict_words(opened, found, words, texts, min(top, len(words)))
 
@@ -99,7 +99,7 @@ def _predict_words(
     level = opened.model.spec.level_between(anchor, TEXT)
     for each in found:
         try:
-            own = opened.embed(anchor, [each.content()], [each.name])[level]
+            own = opened.embed(anchor, [opened.read(anchor, each.content(), name=each.name)])[level]
         except DataError as error:
             yield ImageResult(each.name, error=f"{error.wrong.removeprefix(f'{each.name} ')} {error.got}".strip())
             continue

@@ -78,7 +78,7 @@ def search(
     level = opened.model.spec.level_between(query_modality, chosen)
     if query_modality == chosen:
         level = opened.model.spec.levels_of(chosen)[0]
-    own = opened.embed(query_modality, [content], [os.fspath(query)])[level]
+    own = opened.embed(query_modality, [opened.read(query_modality, content, name=os.fspath(query))])[level]
     embeddings, kept, skipped = _embed_all(opened, chosen, level, candidates, total, progress)
     if not kept:
         raise DataError(f"no {chosen} could be read.", got=f"{len(skipped)} unreadable.", hint="vitrail check.")
@@ -167,20 +167,16 @@ def _embed_all(
     """The embeddings of all items that can be read, batch by batch."""
     parts, kept, skipped = [], [], []
     while batch := list(islice(candidates, BATCH_SIZE)):
-        readable = []
+        samples = []
         for each in batch:
             try:
-                content = each.content()
-                if modality != TEXT:
-                    opened.inputs[modality].read(content, name=each.name)
+                samples.append(opened.read(modality, each.content(), name=each.name))
             except (DataError, KeyError) as error:
                 skipped.append(f"{each.name}: {error.wrong if isinstance(error, DataError) else f'no {modality}'}")
                 continue
-            readable.append((each, content))
-        if readable:
-            contents, names = [content for _, content in readable], [each.name for each, _ in readable]
-            parts.append(opened.embed(modality, contents, names)[level])
-            kept += [each for each, _ in readable]
+            kept.append(each)
+        if samples:
+            parts.append(opened.embed(modality, samples)[level])
         if progress is not None:
             progress(len(kept) + len(skipped), total)
     return (torch.cat(parts) if parts else torch.zeros(0, 1)), kept, skipped

@@ -27,7 +27,7 @@ from vitrail.run import directory
 from vitrail.run.predictions import PREDICTIONS, SUMMARY, PredictionRow, read_predictions, suspects, write_predictions
 from vitrail.training import world as processes
 from vitrail.training.clock import Timing
-from vitrail.training.dry_run import LrSearch, forecast, limit_to_one_step, sample_splits, search_lr
+from vitrail.training.dry_run import LrSearch, forecast, limit_to_one_step, sample_source, sample_splits, search_lr
 from vitrail.training.recipe.image.splits import SCAN_FRACTION
 from vitrail.training.splits import fingerprint
 from vitrail.training.view import SilentView, View
@@ -84,7 +84,7 @@ def train(
     the one that each class is named by.
 
     `teacher`, for the recipe distill, is a run, an exported model, a weight file, or a model of Vitrail or timm.
-    `unlabelled`, for noisy_student, is more data, whose labels are not read.
+    `unlabelled`, for auto and noisy_student, is more data, whose labels are not read.
 
     `settings` are `key=value` overrides for the recipe, or for the model if they start with `model.`. The same call
     resumes an interrupted run, and returns the result of a finished one. With `dry_run`, a few images go through
@@ -227,6 +227,8 @@ def find_lr(
     model: str | None = None,
     weights: str | Path | None = None,
     recipe: str = "auto",
+    teacher: str | Path | nn.Module | None = None,
+    unlabelled: str | Path | Source | None = None,
     settings: Sequence[str] = (),
     seed: int = 0,
     target: str | None = None,
@@ -234,11 +236,15 @@ def find_lr(
     view: View | None = None,
 ) -> LrSearch:
     """Find a learning rate by raising it over a few batches; nothing is saved."""
-    request = parse_request(data, model, weights, recipe, None, settings, seed, data_dir, target)
+    request = parse_request(
+        data, model, weights, recipe, None, settings, seed, data_dir, target, teacher=teacher, unlabelled=unlabelled
+    )
     view = view or SilentView()
+    new_objective = getattr(plug.load(RECIPES, recipe), "new_objective", request.kind.new_objective)
     with tempfile.TemporaryDirectory(prefix="vitrail-") as folder:
         world = processes.init_world()
-        return search_lr(request.make_task(Path(folder), make_splits(request, view, world), view, world))
+        task = request.make_task(Path(folder), make_splits(request, view, world), view, world)
+        return search_lr(task, new_objective)
 
 
 def _dry_run(request: TrainRequest, view: View) -> Training:
@@ -246,7 +252,8 @@ def _dry_run(request: TrainRequest, view: View) -> Training:
     started, world = time.monotonic(), processes.init_world()
     splits = make_splits(request, view, world)
     with tempfile.TemporaryDirectory(prefix="vitrail-") as folder:
-        small = request._replace(settings=limit_to_one_step(request.settings))
+        unlabelled = None if request.unlabelled is None else sample_source(request.unlabelled)
+        small = request._replace(settings=limit_to_one_step(request.settings), unlabelled=unlabelled)
         task = small.make_task(Path(folder), sample_splits(splits), SilentView(), world, timing=Timing(started=started))
         result = request.kind.finish(task, request.recipe, plug.load(RECIPES, request.recipe).train(task))
         return Training(run=Path("(nothing saved)"), **{**result, "story": forecast(task, request.settings, splits)})

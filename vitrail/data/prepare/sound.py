@@ -6,7 +6,7 @@ Masking bands of frequencies and of time is SpecAugment's (arXiv 1904.08779, sec
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Self
 
 import numpy as np
@@ -24,7 +24,6 @@ from vitrail.data.reader import read_content
 from vitrail.data.sound import MAX_SECONDS, Waveform, read_sound
 from vitrail.data.spectrogram import MAX_MELS, MelBank, log_mel, mel_bank
 from vitrail.data.table import Item, Source
-from vitrail.data.transform import scale_size
 from vitrail.errors import SpecError
 
 FIELDS = ("sound",)
@@ -81,16 +80,6 @@ class Spec(spec.Spec):
         num = max(1, -(-self.size[1] // cell[1])) * cell[1]
         mels = -(-self.mels // cell[0]) * cell[0]
         return self.override({"mels": mels, "seconds": num * self._samples(self.hop) / self.rate})
-
-    def scaled(self, factor: float, cells: tuple[int, ...]) -> Self:
-        """The same segment at a lower resolution: fewer bands and frames, or a lower rate."""
-        size = scale_size(self.size, cells, factor)
-        if not self.mels:
-            rate = max(1, round(size[0] / self.seconds))
-            return self.override({"rate": rate, "seconds": size[0] / rate})
-        hop = self.num_samples // size[1]
-        fields = {"mels": size[0], "hop": hop / self.rate, "window": max(self.window, hop / self.rate)}
-        return self.override({**fields, "seconds": hop * size[1] / self.rate})
 
     @property
     def num_samples(self) -> int:
@@ -213,9 +202,9 @@ class SoundPreparation:
         """The same: only a segment is ever decoded."""
         return self
 
-    def reduced(self, factor: float, cells: tuple[int, ...]) -> SoundPreparation:
-        """The same at a lower resolution, in whole cells."""
-        return replace(self, preprocess=self.preprocess.scaled(factor, cells))
+    def reduced(self, factor: float, cells: tuple[int, ...]) -> SoundPreparation:  # noqa: ARG002 - nothing to scale
+        """The same: what a model learns from fewer bands and frames does not carry over to more, unlike for images."""
+        return self
 
     def lengths(self, source: Source) -> None:  # noqa: ARG002 - the same for every source
         """All clips of a batch have the same length."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from vitrail.contract import Model
 from vitrail.errors import DataError
 from vitrail.objective.distill import Distill, Distillation
 from vitrail.spec import FinitePositive, PositiveFraction
@@ -58,17 +59,24 @@ def train(task: Task) -> Outcome:
         raise DataError("distillation needs one label per image.", got="other data.", hint="the recipe scratch.")
     task = choose_image_size(task) if task.has_weights else choose_model(task, list_candidates(train_split))
     model = as_classifier(task.kind.new_model(task))
-    assert task.teacher is not None
-    settings = task.settings
-    assert isinstance(settings, DistillSettings)
-    objective = Distill(
+    progress = task.fit(model, new_objective(task, model))
+    val = task.infer(model, task.splits.val, "Validating")
+    note = f"Distilled from a teacher ({_settings(task).distillation}) for {progress.step:,} steps."
+    return Outcome(model, val, progress.step, (note,))
+
+
+def new_objective(task: Task, model: Model) -> Distill:
+    """Create the loss against labels and teacher, for this student."""
+    settings = _settings(task)
+    return Distill(
         task.kind.new_objective(task),
-        Teacher(task.teacher, model.preprocess, train_split.classes),
+        Teacher(task.teacher, as_classifier(model).preprocess, task.splits.train.classes),
         distillation=settings.distillation,
         weight=settings.teacher_weight,
         temperature=settings.temperature,
     )
-    progress = task.fit(model, objective)
-    val = task.infer(model, task.splits.val, "Validating")
-    note = f"Distilled from a teacher ({settings.distillation}) for {progress.step:,} steps."
-    return Outcome(model, val, progress.step, (note,))
+
+
+def _settings(task: Task) -> DistillSettings:
+    assert isinstance(task.settings, DistillSettings)
+    return task.settings

@@ -26,14 +26,13 @@ from vitrail.contract import Classifier
 from vitrail.data.augment import Augment
 from vitrail.data.join import join_tables
 from vitrail.data.table import Table
-from vitrail.errors import DataError
 from vitrail.percent import percent
 from vitrail.spec import OpenFraction, PartialFraction
 from vitrail.training.evaluation import Z_ONE_SIDED_95, paired_gain
 from vitrail.training.recipe.image.candidates import list_candidates
 from vitrail.training.recipe.image.classifier import as_classifier
 from vitrail.training.recipe.image.model_choice import choose_image_size, choose_model
-from vitrail.training.recipe.image.pseudo import label_images, without_labels
+from vitrail.training.recipe.image.pseudo import check_tables, label_images, without_labels
 from vitrail.training.recipe.image.settings import FinetuneSettings, ImageSettings, ScratchSettings
 from vitrail.training.task import Outcome, Task
 
@@ -75,12 +74,8 @@ def spec(*, has_weights: bool) -> Any:
 
 def train(task: Task) -> Outcome:
     """Train a teacher, then students, as long as they are better."""
-    labelled, unlabelled = task.splits.train, task.unlabelled
+    labelled, unlabelled = check_tables(task.splits.train, task.unlabelled)
     settings = _settings(task)
-    if not isinstance(labelled, Table) or not isinstance(unlabelled, Table):
-        raise DataError("noisy_student needs random access to images.", got="shards.", hint="a folder or a table.")
-    if labelled.multi_label or labelled.values is not None:
-        raise DataError("noisy_student needs one label per image.", got="other data.", hint="the recipe scratch.")
     task, best = _train_teacher(task, labelled, unlabelled)
     objective, steps = task.kind.new_objective(task), best.steps
     notes = [f"Teacher: {objective.score(best.val.fields).text} on validation images."]
@@ -90,10 +85,11 @@ def train(task: Task) -> Outcome:
         pseudo = label_images(task, model, best.val, unlabelled, confidence=settings.confidence, soft=settings.soft)
         if pseudo is None:
             limit = percent(settings.confidence, 0)
-            notes.append(f"No image was labelled with a confidence of {limit}; a lower `confidence` may help.")
-            task.view.say(notes[-1])
+            notes.append(f"No image was labelled with a confidence of {limit} or more.")
+            task.view.say(f"{notes[-1]} A lower `confidence` may help.")
             if number == 1 and not is_probe(task):
                 best = _train_on(task, model)  # with the rest of the time
+                notes.append(f"The teacher was trained on for {best.steps:,} steps with the labelled images.")
                 steps += best.steps
             break
         task.view.say(f"Student {number}: {pseudo.note}.")
@@ -117,14 +113,23 @@ def _train_student(task: Task, number: int, images: Table) -> Outcome:
     """Train a student with noise, in its part of the time."""
     settings = _settings(task)
     first = PROBE_SHARE if is_probe(task) else settings.teacher_share
-    stage = task.stage(
-        f"student-{number}",
-        until=first + (1 - first) * number / settings.generations,
-        splits=task.splits._replace(train=images),
-        settings=settings.override({"augment": settings.student_augment, "balanced": True}),
-        new_model=partial(task.new_model, drop_path_rate=settings.student_drop_path),
-    )
+    until = first + (1 - first) * number / settings.generations
+    stage = make_student_stage(task, images, settings, number=number, until=until)
     return _fit(stage, as_classifier(stage.kind.new_model(stage)))
+
+
+def make_student_stage(
+    task: Task, images: Table, noise: StudentSettings, *, number: int = 1, until: float = 1.0
+) -> Task:
+    """The stage in which a student learns from these images, of all classes equally often, with noise."""
+    has_drop_path = hasattr(task.new_model(num_classes=0).spec, "drop_path_rate")  # a ResNet has none
+    return task.stage(
+        f"student-{number}",
+        until=until,
+        splits=task.splits._replace(train=images),
+        settings=task.settings.override({"augment": noise.student_augment, "balanced": True}),
+        new_model=partial(task.new_model, drop_path_rate=noise.student_drop_path) if has_drop_path else task.new_model,
+    )
 
 
 def _train_on(task: Task, teacher: Classifier) -> Outcome:

@@ -54,5 +54,10 @@ def train(task: Task) -> Outcome:
     objective = task.kind.new_objective(task, model)
     progress = task.fit(model, objective)
     val = task.infer(model, task.splits.val, "Validating", objective)
-    note = f"Pretrained for {progress.step:,} steps without labels."
-    return Outcome(model, val, progress.step, (note,), objective)
+    notes = [f"Pretrained for {progress.step:,} steps without labels."]
+    if progress.rollbacks:
+        notes.append(
+            f"Training broke {progress.rollbacks} times and went back to a checkpoint, in the end with "
+            f"{progress.lr_factor:g} of the learning rate: it was too high."
+        )
+    return Outcome(model, val, progress.step, tuple(notes), objective)

@@ -8,10 +8,12 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from vitrail.contract import Model
 from vitrail.data.table import IMAGE
 from vitrail.data.transform import scale_size
 from vitrail.tokens import format_size
 from vitrail.training.recipe.image.classifier import as_classifier
+from vitrail.training.settings import Settings
 from vitrail.training.task import Task
 
 MIN_EPOCHS = 2.0  # of fine-tuning, if necessary on smaller images
@@ -25,18 +27,28 @@ class Candidate(NamedTuple):
     epochs: float
 
 
+def forecast_epochs(task: Task, model: Model) -> float:
+    """How often this model can see all training images in the length of the run, by measured speed if in minutes."""
+    settings, num, left = task.settings, len(task.splits.train), task.seconds_left()
+    assert isinstance(settings, Settings)
+    if left is not None:
+        return left * task.measure_speed(model) / num
+    if settings.epochs is not None:
+        return settings.epochs
+    return (settings.steps or 0) * min(settings.batch_size, num) / num
+
+
 def choose_image_size(task: Task) -> Task:
     """Return the task with the largest image size, up to the model's own, that leaves time for a few epochs.
 
     Clips keep the size of the model.
     """
-    left = task.seconds_left()
-    if left is None or not task.can_choose_model or task.splits.train.modalities != IMAGE:
+    if task.seconds_left() is None or not task.can_choose_model or task.splits.train.modalities != IMAGE:
         return task
 
     def choose() -> list[int]:
         model = as_classifier(task.new_model(num_classes=task.splits.train.num_outputs))
-        epochs = left * task.measure_speed(model) / len(task.splits.train)
+        epochs = forecast_epochs(task, model)
         full_size = model.spec.image_size
         size = scale_size(full_size, model.spec.layout.grid, min(1.0, max(MIN_SCALE, math.sqrt(epochs / MIN_EPOCHS))))
         if size != full_size:

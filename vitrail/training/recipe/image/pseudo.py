@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from vitrail.contract import Classifier
 from vitrail.data.rng import make_rng
-from vitrail.data.table import Table
+from vitrail.data.table import Source, Table
+from vitrail.errors import DataError
 from vitrail.percent import percent
 from vitrail.run.calibrate import calibrate
 from vitrail.training.evaluation import Answers
@@ -22,10 +23,23 @@ NUM_TIMED = 128  # images, to see how fast that is
 
 
 class PseudoLabelled(NamedTuple):
-    """The images that were labelled, and how many there are in words."""
+    """The images that were labelled; how many there are, and how many labels should be right, in words."""
 
     table: Table
     note: str
+
+
+def check_tables(labelled: Source, unlabelled: Source | None) -> tuple[Table, Table]:
+    """Return both, as tables; refuse data that pseudo-labels are no use for."""
+    if not isinstance(labelled, Table) or not isinstance(unlabelled, Table):
+        raise DataError("unlabelled images need random access.", got="shards.", hint="a folder or a table.")
+    if labelled.multi_label or labelled.values is not None:
+        raise DataError(
+            "unlabelled images are for data with one label per image.",
+            got="multi-label data." if labelled.multi_label else "numbers to predict.",
+            hint="the command without --unlabelled, or --recipe pretrain first.",
+        )
+    return labelled, unlabelled
 
 
 def label_images(
@@ -52,7 +66,9 @@ def label_images(
     )
     present = len(np.unique(table.labels))
     note = f"{len(chosen):,} of {len(blind):,} images labelled with a confidence of {percent(confidence, 0)} or more"
-    return PseudoLabelled(table, note + (f", of {present} of {len(classes)} classes" if present < len(classes) else ""))
+    note += f", of {present} of {len(classes)} classes" if present < len(classes) else ""
+    expected = float(probabilities[chosen].max(axis=1).mean())  # what calibrated confidence means
+    return PseudoLabelled(table, f"{note}, {percent(expected, 0)} of them expected to be right")
 
 
 def sample_rows(task: Task, model: Classifier, table: Table) -> list[int]:

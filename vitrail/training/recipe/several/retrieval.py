@@ -18,7 +18,7 @@ from vitrail.data.loader import Loader
 from vitrail.data.table import Source
 from vitrail.errors import DataError
 from vitrail.metric.interval import wilson_interval
-from vitrail.metric.retrieval import find_hits
+from vitrail.metric.retrieval import BLOCK_ROWS, nearest
 from vitrail.model.vatt import Spec, Vatt
 from vitrail.objective.contrast import NO_TEXT, hash_texts
 from vitrail.run.aligned_model import AlignedModel, prepare_parts
@@ -96,26 +96,25 @@ def score_directions(spec: Spec, answers: Answers) -> dict[str, Any]:
     for one, other in permutations(spec.takes, 2):
         level = spec.level_between(one, other)
         groups = _groups(answers, with_text=TEXT in (one, other))
-        candidates, members = answers[f"{other}/{level}"], groups
         shown = real.get(other, everyone)
         if other == TEXT:  # each text once, however many samples have it
             shown = shown & _first_of_each(answers["hash"])
-        hits = find_hits(
-            answers[f"{one}/{level}"],
-            candidates,
-            members,
-            has_query=real.get(one, everyone) & _answerable(members, shown),
-            has_candidate=shown,
-        )
-        asked = hits.hit[hits.asked]
-        num, num_hits = len(asked), int(asked.sum())
+        asked = real.get(one, everyone) & torch.isin(groups, groups[shown])
+        if one == TEXT:
+            asked = asked & _first_of_each(answers["hash"])
+        queries, candidates = answers[f"{one}/{level}"][asked], answers[f"{other}/{level}"][shown]
+        blocks = [
+            nearest(block, candidates, 1).indices[:, 0] for block in torch.split(queries, BLOCK_ROWS) if len(block)
+        ]
+        found = groups[shown][torch.cat(blocks)] if blocks else groups[:0]
+        num, num_hits = len(queries), int((found == groups[asked]).sum())
         directions.append(
             {
                 "from": one,
                 "to": other,
                 "recall": num_hits / max(1, num),
                 "interval": list(wilson_interval(num_hits, num)) if num else [0.0, 1.0],
-                "chance": _chance(members, shown, hits.asked),
+                "chance": _chance(groups, shown, asked),
                 "n": num,
             }
         )
@@ -139,11 +138,6 @@ def _first_of_each(hashes: Tensor) -> Tensor:
     first = torch.ones(len(hashes), dtype=torch.bool)
     first[order[1:]] = numbers[order[1:]] != numbers[order[:-1]]
     return first
-
-
-def _answerable(groups: Tensor, shown: Tensor) -> Tensor:
-    """Whether a candidate of the sample's group is shown."""
-    return torch.isin(groups, groups[shown])
 
 
 def _chance(groups: Tensor, shown: Tensor, asked: Tensor) -> float:
