@@ -11,7 +11,10 @@ from vitrail.console import JsonFlag, ModelArgument, QuietFlag, WeightsOption, p
 from vitrail.errors import printable
 
 if TYPE_CHECKING:
-    from vitrail.verbs.explain import ExplainedImage, ExplainedText
+    from vitrail.verbs.explain import ExplainedClip, ExplainedImage, ExplainedText
+
+KEYS = {"image": "pictures", "clip": "clips", "text": "texts"}
+"""Of the JSON document, by what was explained."""
 
 
 def command(
@@ -20,8 +23,8 @@ def command(
         list[str],
         typer.Argument(
             metavar="INPUT...",
-            help="Images, folders or zips of images; for a run on text, texts in quotes, .txt files or - for a pipe. "
-            "One page for each.",
+            help="Images, folders or zips of images; for a run on clips, sounds or videos; for a run on text, texts in "
+            "quotes, .txt files or - for a pipe. One page for each.",
         ),
     ],
     weights: WeightsOption = None,
@@ -38,11 +41,11 @@ def command(
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Show what a model attends to in an image or a text.
+    """Show what a model attends to in an image, a clip or a text.
 
     Makes an interactive offline page and a figure.
     """
-    from vitrail.verbs.explain import ExplainedText, explain
+    from vitrail.verbs.explain import explain
 
     with progress_bar("Explaining", quiet=quiet) as progress:
         written = explain(
@@ -50,15 +53,15 @@ def command(
         )
     if as_json:
         files = [str(path) for each in written for path in (each.page, each.still)]
-        is_text = bool(written) and isinstance(written[0], ExplainedText)
-        print_json({"files": files, "texts" if is_text else "pictures": [_as_json(each) for each in written]})
+        key = KEYS[written[0]._fields[0]] if written else KEYS["image"]
+        print_json({"files": files, key: [_as_json(each) for each in written]})
         return
     for each in written:
         print(f"{printable(each[0])}: {printable(each.summary)}")
         print(f"  {printable(str(each.page))}\n  {printable(str(each.still))}")
 
 
-def _as_json(explained: ExplainedImage | ExplainedText) -> dict[str, Any]:
+def _as_json(explained: ExplainedImage | ExplainedClip | ExplainedText) -> dict[str, Any]:
     fields = {**explained._asdict(), "page": str(explained.page), "still": str(explained.still)}
     if "predictions" in fields:
         fields["predictions"] = [

@@ -11,17 +11,23 @@ from vitrail.console import JsonFlag, QuietFlag, print_json, remark
 from vitrail.errors import printable
 
 if TYPE_CHECKING:
+    from vitrail.inspection.clip_patches import ClipPatches
     from vitrail.inspection.patches import Patches
     from vitrail.verbs.tokens import TextTokens
 
 COLOURS = ("#c9b8f5", "#b4efbd", "#fadda8", "#f8b3b5", "#a9e0f7")
 MAX_SHOWN = 2000  # tokens in the terminal
 MAX_COLUMNS = 24  # of a grid that is printed
+MAX_LEVELS = 400  # tokens of a waveform that are printed
+BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def command(
     source: Annotated[
-        str, typer.Argument(metavar="INPUT", help="A text in quotes, a .txt file, - for a pipe, or an image.")
+        str,
+        typer.Argument(
+            metavar="INPUT", help="A text in quotes, a .txt file, - for a pipe, an image, a sound or a video."
+        ),
     ],
     tokenizer: Annotated[
         str | None,
@@ -32,14 +38,18 @@ def command(
     ] = None,
     run: Annotated[Path | None, typer.Option(help="A run whose tokenizer, or whose patches, to use.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="For an image: a model name from the catalogue. Default: vit_base_patch16_224.")
+        str | None,
+        typer.Option(
+            help="For an image or a clip: a model name from the catalogue. Default: vit_base_patch16_224, "
+            "vit_nano_patch80_sound8000 or vit_nano_patch2x8_gap_video8x64."
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write an HTML page here.")] = None,
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Show how a text or an image is cut into tokens."""
-    from vitrail.verbs.tokens import TextTokens, tokens
+    """Show how a text, an image, a sound or a video is cut into tokens."""
+    from vitrail.verbs.tokens import ImageTokens, TextTokens, tokens
 
     found = tokens(source, tokenizer=tokenizer, run=run, model=model, out=out)
     if isinstance(found, TextTokens):
@@ -50,10 +60,13 @@ def command(
             return
         _print_text(found)
     elif as_json:
-        print_json({**_image_json(found.patches), "page": found.page})
+        fields = _image_json(found.patches) if isinstance(found, ImageTokens) else _clip_json(found.patches)
+        print_json({**fields, "page": found.page})
         return
-    else:
+    elif isinstance(found, ImageTokens):
         _print_patches(found.patches)
+    else:
+        _print_clip(found.patches)
     if found.page is not None:
         print(f"Page: {printable(str(found.page))}")
 
@@ -76,6 +89,22 @@ def _image_json(patches: Patches) -> dict[str, Any]:
         "image": patches.image,
         "model": patches.model,
         "image_size": patches.pixels.shape[:2],
+        "grid": patches.grid,
+        "patch": patches.patch,
+        "prefix": patches.prefix,
+        "num_patches": patches.num_patches,
+        "num_tokens": patches.num_tokens,
+    }
+
+
+def _clip_json(patches: ClipPatches) -> dict[str, Any]:
+    return {
+        "kind": patches.modality,
+        "clip": patches.clip,
+        "model": patches.model,
+        "input_size": patches.preprocess.size,
+        "rate": patches.preprocess.rate,
+        "seconds": patches.preprocess.seconds,
         "grid": patches.grid,
         "patch": patches.patch,
         "prefix": patches.prefix,
@@ -124,6 +153,33 @@ def _print_patches(patches: Patches) -> None:
     if patches.cut:
         numbers = patches.patch[0] * patches.patch[1] * patches.channels
         print(f"Each patch has {size} x {patches.channels} = {numbers:,} numbers.")
+
+
+def _print_clip(patches: ClipPatches) -> None:
+    """Print the tokens of a moment with their numbers, or the loudness of each, and how many there are."""
+    rows, columns = ([1, *patches.grid])[-2:]
+    width = len(str(patches.num_patches))
+    if patches.form == "waveform" and columns <= MAX_LEVELS:
+        print(_levels(patches.sample, columns))
+    elif patches.form != "waveform" and columns <= MAX_COLUMNS:
+        order = range(rows) if patches.form == "video" else reversed(range(rows))  # low frequencies at the bottom
+        for row in order:
+            print(" ".join(f"{row * columns + column + 1:{width}d}" for column in range(columns)))
+        if patches.form == "video" and patches.grid[0] > 1:
+            print(f"and {patches.grid[0] - 1} more of these, one after the other in time")
+    prefix = "".join(f" + {group}" for group in patches.prefix_groups)
+    print(f"{patches.parts}{prefix} = {patches.num_tokens:,} tokens; each covers {patches.token_duration}")
+    if patches.cut and patches.num_numbers > 1:
+        sides = " x ".join(map(str, (*patches.patch, patches.preprocess.channels)))
+        print(f"Each {patches.singular} has {sides} = {patches.num_numbers:,} numbers.")
+
+
+def _levels(wave: Any, num: int) -> str:
+    """The loudness of each token of a waveform, as a block of this height."""
+    import numpy as np
+
+    levels = np.sqrt(np.square(wave.reshape(num, -1)).mean(axis=1))
+    return "".join(BLOCKS[round(each)] for each in levels / max(float(levels.max()), 1e-9) * (len(BLOCKS) - 1))
 
 
 def _count(num: int, noun: str) -> str:

@@ -10,11 +10,9 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
 from vitrail.data.reader import unreadable
-from vitrail.data.table import SUFFIXES
+from vitrail.data.table import SOUND_SUFFIXES, SUFFIXES, VIDEO_SUFFIXES
 from vitrail.errors import DataError, brief
 
-SOUND_SUFFIXES = (".wav", ".flac")
-VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg")
 MODALITIES = {
     **dict.fromkeys(SUFFIXES, "image"),
     **dict.fromkeys(SOUND_SUFFIXES, "sound"),

@@ -21,6 +21,8 @@ SPLIT_NAMES = {
     **dict.fromkeys(("test", "testing", "test_set", "testing_set", "testset"), "test"),
 }
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+SOUND_SUFFIXES = (".wav", ".flac")
+VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg")
 NO_SPLIT = -1
 MAX_NUMBER = float(np.finfo(np.float32).max)
 IMAGE = ("image",)

@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from vitrail import plug
 from vitrail.contract import Classifier
 from vitrail.data.decode import Pixels, as_pixels, decode_image, orient_image, orientation_of, read_file, to_rgb
+from vitrail.data.table import IMAGE
 from vitrail.data.transform import Preprocess
 from vitrail.errors import InspectionError
 from vitrail.inspection import latents, trace
@@ -25,6 +26,9 @@ from vitrail.inspection.adopt import adopt
 from vitrail.inspection.class_names import class_index
 from vitrail.percent import percent
 from vitrail.run.predictor import calibration_of, labels_of
+
+if TYPE_CHECKING:
+    from vitrail.inspection.clip_explanation import ClipExplanation
 
 METHODS = "vitrail.inspection.method"
 TOP = 5
@@ -64,10 +68,7 @@ class Explanation:
 
     def attention(self) -> Iterator[Float[NDArray[np.float32], "H N N"]]:
         """The attention weights of each block in turn; for a Perceiver, each stage's from latents to inputs."""
-        model, inputs = self.model, self.inputs
-        layers = latents.iter_reading if trace.has_latents(model) else trace.iter_attention
-        for weights in layers(model, inputs):  # type: ignore[arg-type]
-            yield weights[0].float().cpu().numpy()
+        return iter_attention(self.model, self.inputs)
 
     def figure(self) -> Any:
         """The image and the heatmaps as a matplotlib figure."""
@@ -89,6 +90,17 @@ class Explanation:
         return f'<iframe srcdoc="{html.escape(self.page())}" style="border:0;height:56rem;width:100%"></iframe>'
 
 
+class Evidence(NamedTuple):
+    """A model's prediction for one input, and what in the input supports it."""
+
+    classes: tuple[int, ...]
+    labels: tuple[str, ...]
+    probabilities: tuple[float, ...]
+    """Of these classes; for regression, the predicted number."""
+    heatmaps: dict[str, Float[NDArray[np.float32], "K ..."]]
+    """Each method's heatmap for each class, on the token grid."""
+
+
 def explain(
     model: nn.Module,
     image: ImageInput,
@@ -96,19 +108,55 @@ def explain(
     classes: Sequence[str | int] | str | int | None = None,
     methods: Sequence[str] | None = None,
     top: int = TOP,
-) -> Explanation:
+) -> Explanation | ClipExplanation:
     """Explain a model's prediction for an image: a path, encoded bytes, a PIL image or an array of pixels.
 
     `model` is a Vitrail, timm or transformers model. `classes`, by name or index, are explained together with the top
-    class; without them, the `top` classes. `methods` are heatmap methods by name, all of them by default.
+    class; without them, the `top` classes. `methods` are heatmap methods by name, all of them by default. A model of
+    sound or video takes the path or the bytes of a clip, and its explanation is a `ClipExplanation`.
     """
     model = adopt(model)
-    if not model.spec.num_classes:
-        raise InspectionError("this model has no classifier to explain.", got="no classes.", hint="fine-tuned weights.")
-    selected = _select_methods(model, methods)
+    if model.TAKES != IMAGE:
+        explain_clip = plug.import_from("vitrail.inspection.clip_explanation", "explain_clip")
+        return cast("ClipExplanation", explain_clip(model, image, classes=classes, methods=methods, top=top))
+    return explain_image(model, image, classes=classes, methods=methods, top=top)
+
+
+def explain_image(
+    model: nn.Module,
+    image: ImageInput,
+    *,
+    classes: Sequence[str | int] | str | int | None = None,
+    methods: Sequence[str] | None = None,
+    top: int = TOP,
+) -> Explanation:
+    """Explain the prediction of a model of images; see `explain`."""
+    model = adopt(model)
+    selected = select_methods(model, methods)
     name, full, pixels = read_image(image, model.preprocess)
     prepared = model.preprocess.normalise(model.preprocess.resize_and_crop(pixels)[None])
     inputs = prepared.to(next(model.parameters()))
+    evidence = find_evidence(model, inputs, classes=classes, methods=selected, top=top)
+    return Explanation(
+        name=name,
+        model=model,
+        image=full,
+        window=model.preprocess.window(*full.shape[:2]),
+        inputs=inputs,
+        is_number=model.about.kind == "regression",
+        **evidence._asdict(),
+    )
+
+
+def find_evidence(
+    model: Classifier,
+    inputs: Float[Tensor, "1 C *size"],
+    *,
+    classes: Sequence[str | int] | str | int | None,
+    methods: Sequence[str],
+    top: int,
+) -> Evidence:
+    """Predict an input, and compute the heatmaps of the requested or the top classes."""
     labels = labels_of(model)
     with trace.eval_mode(model):
         with torch.no_grad():
@@ -122,20 +170,23 @@ def explain(
         numbers = list(dict.fromkeys([*(class_index(each, labels) for each in requested), *top_classes]))
         heatmaps = {
             method: plug.load(METHODS, method).compute_heatmaps(model, inputs, numbers).float().cpu().numpy()
-            for method in selected
+            for method in methods
         }
-    return Explanation(
-        name=name,
-        model=model,
-        image=full,
-        window=model.preprocess.window(*full.shape[:2]),
-        inputs=inputs,
-        classes=tuple(numbers),
-        labels=tuple(labels[number] for number in numbers),
-        probabilities=tuple(probabilities[numbers].tolist()),
-        heatmaps=heatmaps,
-        is_number=is_number,
+    return Evidence(
+        tuple(numbers),
+        tuple(labels[number] for number in numbers),
+        tuple(probabilities[numbers].tolist()),
+        heatmaps,
     )
+
+
+def iter_attention(
+    model: Classifier, inputs: Float[Tensor, "1 C *size"]
+) -> Iterator[Float[NDArray[np.float32], "H N M"]]:
+    """The attention weights of each block in turn; for a Perceiver, each stage's from latents to inputs."""
+    layers = latents.iter_reading if trace.has_latents(model) else trace.iter_attention
+    for weights in layers(model, inputs):  # type: ignore[arg-type]
+        yield weights[0].float().cpu().numpy()
 
 
 def read_image(image: ImageInput, preprocess: Preprocess) -> tuple[str, Pixels, Pixels]:
@@ -174,11 +225,13 @@ def _all_methods() -> list[str]:
     return sorted(plug.entries(METHODS), key=lambda name: (not plug.load(METHODS, name).NEEDS_ATTENTION, name))
 
 
-def _select_methods(model: Classifier, requested: Sequence[str] | None) -> list[str]:
+def select_methods(model: Classifier, requested: Sequence[str] | None) -> list[str]:
     """The requested methods, or all, those based on attention first; fails if the model lacks what they need.
 
     A model without attention needs a request; a Perceiver goes without Grad-CAM, which says why if it is requested.
     """
+    if not model.spec.num_classes:
+        raise InspectionError("this model has no classifier to explain.", got="no classes.", hint="fine-tuned weights.")
     for name in requested or ():
         plug.load(METHODS, name)
     available = available_methods(model)

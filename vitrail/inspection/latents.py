@@ -47,7 +47,7 @@ class LatentTrace(NamedTuple):
     logits: Float[Tensor, "B K"]
 
 
-def trace_latents(model: Perceiver, images: Float[Tensor, "B C Y X"]) -> LatentTrace:
+def trace_latents(model: Perceiver, images: Float[Tensor, "B C *size"]) -> LatentTrace:
     """Run the model and record the latents before each block; gradients flow if enabled."""
     steps: list[Step] = []
     hooks = [
@@ -64,7 +64,7 @@ def trace_latents(model: Perceiver, images: Float[Tensor, "B C Y X"]) -> LatentT
 
 
 @torch.no_grad()
-def iter_reading(model: Perceiver, images: Float[Tensor, "B C Y X"]) -> Iterator[Float[Tensor, "B H N M"]]:
+def iter_reading(model: Perceiver, images: Float[Tensor, "B C *size"]) -> Iterator[Float[Tensor, "B H N M"]]:
     """The cross-attention of each stage in turn, from latents (rows) to inputs (columns)."""
     with eval_mode(model):
         traced = trace_latents(model, images)

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitrail import plug
-from vitrail.data.decode import Pixels
 from vitrail.errors import InspectionError
 from vitrail.inspection import embedding, latents, trace
+from vitrail.inspection.data_url import data_url, image_url
 from vitrail.inspection.explanation import METHODS, Explanation
 from vitrail.model.perceiver import Perceiver
 from vitrail.model.vit import VisionTransformer
@@ -27,12 +27,10 @@ from vitrail.pages import render_template
 from vitrail.run.predictor import calibration_of
 from vitrail.tokens import Layout
 
-MAX_SIDE = 960  # pixels of the embedded image
 MAX_ATTENTION = 2_300_000  # characters of packed attention
 SHADES = (255, 63, 31, 15)
 ROW_STEP = 16  # every 16th row is packed to estimate the size of all
 MAX_SIMILARITIES = 340_000  # values of position similarity
-LOSSLESS_SIDE = 200  # pixels below which the image is embedded as PNG
 NUM_FILTERS = 28
 Layers = Callable[..., Iterator[torch.Tensor]]
 """The attention weights [H, rows, tokens] of each layer in turn; given rows, only those."""
@@ -69,7 +67,7 @@ def page_data(explanation: Explanation) -> dict[str, Any]:
         for label, probability in zip(explanation.labels, explanation.probabilities, strict=True)
     ]
     data: dict[str, Any] = {
-        "picture": _encode_image(explanation.image),
+        "picture": image_url(explanation.image),
         "size": [height, width],
         "window": list(explanation.window),
         "classes": classes,
@@ -216,7 +214,7 @@ def _encode_filters(model: VisionTransformer) -> str | None:
     image = np.nan_to_num(embedding.mosaic(tiles, 7), nan=1.0)
     file = io.BytesIO()
     Image.fromarray((image * 255).round().astype(np.uint8)).save(file, "PNG")
-    return _data_url("image/png", file.getvalue())
+    return data_url("image/png", file.getvalue())
 
 
 def _quantise(rows: NDArray[np.float32], shades: int = SHADES[0]) -> NDArray[np.uint8]:
@@ -227,21 +225,6 @@ def _quantise(rows: NDArray[np.float32], shades: int = SHADES[0]) -> NDArray[np.
 
 def _pack(array: NDArray[Any]) -> str:
     return base64.b64encode(zlib.compress(np.ascontiguousarray(array).tobytes(), 6)).decode()
-
-
-def _encode_image(pixels: Pixels) -> str:
-    image = Image.fromarray(pixels)
-    image.thumbnail((MAX_SIDE, MAX_SIDE))
-    file = io.BytesIO()
-    if max(image.size) < LOSSLESS_SIDE:
-        image.save(file, "PNG")
-        return _data_url("image/png", file.getvalue())
-    image.save(file, "JPEG", quality=88)
-    return _data_url("image/jpeg", file.getvalue())
-
-
-def _data_url(media_type: str, content: bytes) -> str:
-    return f"data:{media_type};base64,{base64.b64encode(content).decode()}"
 
 
 def _facts(explanation: Explanation, data: dict[str, Any]) -> dict[str, Any]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from vitrail import catalogue
 from vitrail.data.decode import Pixels, read_file
+from vitrail.data.table import IMAGE
 from vitrail.data.transform import Preprocess
-from vitrail.errors import DataError, InspectionError
-from vitrail.run.artefact import is_run, load
+from vitrail.errors import DataError, InspectionError, RunError
+from vitrail.run.artefact import is_run, kind_of, load
+from vitrail.run.text_model import TEXT_KINDS
 
 REGISTER = "register"
 
@@ -43,10 +46,7 @@ class Patches(NamedTuple):
     @property
     def prefix_groups(self) -> list[str]:
         """The tokens before those of the image, counted: 1 class token, 4 registers."""
-        names = [name for name in self.prefix if not name.startswith(REGISTER)]
-        num_registers = len(self.prefix) - len(names)
-        groups = [f"1 {name}" for name in names]
-        return [*groups, f"{num_registers} {REGISTER}{'s' * (num_registers > 1)}"] if num_registers else groups
+        return count_prefix(self.prefix)
 
 
 def cut_image(image: str | Path, model: str | Path) -> Patches:
@@ -83,9 +83,35 @@ def prefix_names(spec: Any) -> tuple[str, ...]:
     return (*names, *(f"{REGISTER} {number}" for number in range(1, spec.registers + 1)))
 
 
+def count_prefix(prefix: Sequence[str]) -> list[str]:
+    """Tokens without a place, counted: 1 class token, 4 registers."""
+    names = [name for name in prefix if not name.startswith(REGISTER)]
+    num_registers = len(prefix) - len(names)
+    groups = [f"1 {name}" for name in names]
+    return [*groups, f"{num_registers} {REGISTER}{'s' * (num_registers > 1)}"] if num_registers else groups
+
+
 def _find_model(model: str | Path) -> tuple[Any, Preprocess]:
     if is_run(model):
+        refuse_text(model, "images")
         opened = load(model)
+        _check_takes(model, opened.spec)
         return opened.spec, opened.preprocess
     spec = catalogue.spec_named(str(model))
+    _check_takes(model, spec)
     return spec, catalogue.preprocess_named(str(model))
+
+
+def refuse_text(run: str | Path, wanted: str) -> None:
+    """Refuse a run on text."""
+    if kind_of(run) in TEXT_KINDS:
+        raise RunError(f"{run} is a run on text, not on {wanted}.", got=f"a run of the kind {kind_of(run)}.")
+
+
+def _check_takes(model: str | Path, spec: Any) -> None:
+    if spec.takes != IMAGE:
+        raise InspectionError(
+            f"{model} does not cut images.",
+            got=f"a model that takes {' and '.join(spec.takes)}.",
+            hint="vit_base_patch16_224.",
+        )

@@ -63,8 +63,18 @@ def _draw_in_frame(axis: Any, explanation: Explanation, heatmap: NDArray[np.floa
     axis.set(xlim=(0, width), ylim=(height, 0))
 
 
-def draw_heatmap(axis: Any, heatmap: NDArray[np.float32], extent: tuple[float, float, float, float]) -> None:
-    """Draw a heatmap over what the axis shows, more transparent where its values are low."""
-    scaled = heatmap / max(float(heatmap.max()), 1e-30)
+def draw_heatmap(
+    axis: Any, heatmap: NDArray[np.float32], extent: tuple[float, float, float, float], *, peak: float | None = None
+) -> None:
+    """Draw a heatmap over what the axis shows, more transparent where its values are low compared with the peak."""
+    scaled = heatmap / max(float(heatmap.max()) if peak is None else peak, 1e-30)
     alpha = OPACITY * (0.4 + 0.6 * scaled)
-    axis.imshow(scaled, extent=extent, cmap="viridis", alpha=alpha, interpolation="bilinear")
+    axis.imshow(
+        scaled,
+        extent=extent,
+        cmap="viridis",
+        vmin=0.0 if peak else None,
+        vmax=peak,
+        alpha=alpha,
+        interpolation="bilinear",
+    )

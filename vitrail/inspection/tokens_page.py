@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PIL import Image
-
 from vitrail.data.text.display import TokenSpan, visible, visible_lines
+from vitrail.inspection.data_url import png_url
 from vitrail.pages import render_template
 
 if TYPE_CHECKING:
@@ -39,13 +36,11 @@ def render_text(
 
 def render_patches(patches: Patches) -> str:
     """The page of an image."""
-    file = io.BytesIO()
     pixels = patches.pixels
-    Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(file, "PNG")
     return render_template(
         "vitrail.inspection",
         "patches_page.html",
         patches=patches,
         name=Path(patches.image).name,
-        image=f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}",
+        image=png_url(pixels[..., 0] if pixels.shape[-1] == 1 else pixels),
     )

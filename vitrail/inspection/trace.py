@@ -75,7 +75,7 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def trace(model: VisionTransformer, images: Float[Tensor, "B C Y X"]) -> Trace:
+def trace(model: VisionTransformer, images: Float[Tensor, "B C *size"]) -> Trace:
     """Run the model and record the tokens before each block; gradients flow if enabled."""
     tokens = model.tokenize(images)
     tokens = tokens.with_x(model.pos_drop(tokens.x))
@@ -94,7 +94,7 @@ def attention_weights(block: Any, tokens: Tokens, queries: Tensor | None = None)
 
 @torch.no_grad()
 def iter_attention(
-    model: Classifier, images: Float[Tensor, "B C Y X"], queries: Tensor | None = None
+    model: Classifier, images: Float[Tensor, "B C *size"], queries: Tensor | None = None
 ) -> Iterator[Float[Tensor, "B H N N"]]:
     """The attention weights of each block in turn."""
     model = require_attention(model, "--method gradcam")
@@ -118,7 +118,7 @@ def pooling_weights(model: VisionTransformer, output: Tokens) -> Float[Tensor, "
     return row.expand(output.x.shape[0], -1)
 
 
-def on_grid(row: Float[Tensor, "... N"], layout: Layout) -> Float[Tensor, "... Y X"]:
+def on_grid(row: Float[Tensor, "*B N"], layout: Layout) -> Float[Tensor, "*B ..."]:
     """Arrange one value per token as a map; prefix tokens have no position in it and are dropped."""
     if row.shape[-1] != layout.num_tokens:
         raise ShapeError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from vitrail.contract import Classifier
 from vitrail.data.table import Content
 from vitrail.errors import VitrailError
-from vitrail.inspection.explanation import available_methods, explain
+from vitrail.inspection.explanation import available_methods, explain_image
 from vitrail.report.thumbnails import jpeg_data_url
 
 
@@ -15,7 +15,7 @@ def render_overlay(model: Classifier, content: Content, class_index: int, side: 
     if isinstance(content, bytes) and not content:
         return ""
     try:
-        explanation = explain(model, content, classes=[class_index], methods=[method])
+        explanation = explain_image(model, content, classes=[class_index], methods=[method])
     except VitrailError:
         return ""
     return jpeg_data_url(explanation.overlay(method, side))

@@ -1,33 +1,37 @@
-"""Explain predictions: a page and a figure for each image, or for each text."""
+"""Explain predictions: a page and a figure for each image, clip or text."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vitrail.contract import Classifier
 from vitrail.data.image_files import find_images
-from vitrail.data.table import SUFFIXES
+from vitrail.data.media import MODALITIES, modality_of
+from vitrail.data.table import IMAGE
 from vitrail.data.text.argument import PIPE, TextArgument, looks_like_path, read_argument
 from vitrail.errors import DataError, InspectionError
 from vitrail.files import atomic_write, write_text
 from vitrail.inspection.adopt import adopt
+from vitrail.inspection.clip_explanation import explain_clip
+from vitrail.inspection.clip_patches import check_modality
 from vitrail.inspection.drawing import save_figure
-from vitrail.inspection.explanation import TOP
-from vitrail.inspection.explanation import explain as explain_one
+from vitrail.inspection.explanation import TOP, explain_image
 from vitrail.inspection.reconstruction import open_pretrained
 from vitrail.inspection.reconstruction_page import explain_reconstruction
 from vitrail.inspection.text_explanation import PlacePrediction, explain_text
-from vitrail.run.artefact import PRETRAINING, kind_of
+from vitrail.run.artefact import CLIPS, PRETRAINING, kind_of
 from vitrail.run.open import open_model
+from vitrail.run.predictor import input_preprocess
 from vitrail.run.text_model import TEXT_KINDS, load_text_model
 
 DPI = 160
 MAX_STEM = 40  # characters of a text in the name of its page
-IMAGE_SUFFIXES = tuple(SUFFIXES)
+MEDIA_SUFFIXES = tuple(MODALITIES)
 
 
 class ExplainedImage(NamedTuple):
@@ -38,6 +42,18 @@ class ExplainedImage(NamedTuple):
     still: Path
     classes: tuple[tuple[str, float], ...]
     """The explained classes and their probabilities; for regression, the predicted number; none if pretrained."""
+    summary: str
+    """The prediction in words."""
+
+
+class ExplainedClip(NamedTuple):
+    """The prediction for one sound or video and the files that explain it."""
+
+    clip: str
+    page: Path
+    still: Path
+    classes: tuple[tuple[str, float], ...]
+    """The explained classes and their probabilities."""
     summary: str
     """The prediction in words."""
 
@@ -66,11 +82,12 @@ def explain(
     top: int = TOP,
     to: str | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> list[ExplainedImage] | list[ExplainedText]:
-    """Write a page and a figure for each image, or for each text if the model is a run on text, into the folder `out`.
+) -> list[ExplainedImage] | list[ExplainedClip] | list[ExplainedText]:
+    """Write a page and a figure for each image into the folder `out`; for each clip or text, if the model is of those.
 
-    Images are files, folders, zips or patterns. For `classes`, `methods` and `top` see `vitrail.explain`. Texts are
-    themselves, paths of text files, or - for standard input; `to` is the language that a translator translates to.
+    Images and clips are files, folders, zips or patterns. For `classes`, `methods` and `top` see `vitrail.explain`.
+    Texts are themselves, paths of text files, or - for standard input; `to` is the language that a translator
+    translates to.
     """
     folder, words = Path(out), [os.fspath(each) for each in inputs]
     kind = kind_of(model) if weights is None else None
@@ -78,7 +95,7 @@ def explain(
         given = [name for name, value in (("--class", classes), ("--method", methods)) if value]
         if given:
             raise InspectionError(
-                f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} for images.",
+                f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} for images and clips.",
                 got=f"a run on text, of the kind {kind}.",
                 hint="the command without.",
             )
@@ -88,9 +105,11 @@ def explain(
     for word in words:
         if _is_text(word):
             raise DataError(
-                "this model explains images, not text.",
+                f"this model explains {'clips' if kind == CLIPS else 'images'}, not text.",
                 got=f"{word!r}.",
-                hint="the path of an image, or a run on text.",
+                hint="the path of a clip or a run on text."
+                if kind == CLIPS
+                else "the path of an image, or a run on text.",
             )
     if kind == PRETRAINING:
         if classes or methods:
@@ -100,7 +119,10 @@ def explain(
                 hint="the command without: it shows reconstructions.",
             )
         return _explain_hidden(model, words, _check_folder(folder), progress)
-    return _explain_images(model, words, folder, weights, classes, methods, top, progress)
+    network = adopt(open_model(model, weights))
+    options = {"classes": classes, "methods": methods, "top": top}
+    explain_all = _explain_images if network.TAKES == IMAGE else _explain_clips
+    return explain_all(network, words, _check_folder(folder), options, progress)
 
 
 def _explain_hidden(
@@ -123,23 +145,22 @@ def _explain_hidden(
 
 
 def _explain_images(
-    model: str | Path,
+    network: Classifier,
     words: Sequence[str],
     folder: Path,
-    weights: str | Path | None,
-    classes: Sequence[str | int] | None,
-    methods: Sequence[str] | None,
-    top: int,
+    options: Mapping[str, Any],
     progress: Callable[[int, int], None] | None,
 ) -> list[ExplainedImage]:
-    network = adopt(open_model(model, weights))
-    _check_folder(folder)
     items = list(find_images(words))
     for item in items:  # a bad image fails before anything is written
+        if (modality := modality_of(item.name)) not in (None, "image"):
+            raise DataError(
+                f"this model explains images, not {modality}s.", got=f"{item.name}.", hint="the path of an image."
+            )
         network.preprocess.decode(item.content(), name=item.name)
     written: list[ExplainedImage] = []
     for item in items:
-        explanation = explain_one(network, item.content(), classes=classes, methods=methods, top=top)
+        explanation = explain_image(network, item.content(), **options)
         explanation = replace(explanation, name=Path(item.name).name)
         page = _unique_page(folder, Path(item.name).stem, {each.page for each in written})
         still = _write(explanation, page)
@@ -147,6 +168,29 @@ def _explain_images(
         label, score = explanation.prediction
         summary = f"{label}, {explanation.score_text(score)}"
         written.append(ExplainedImage(item.name, page, still, explained, summary))
+        if progress is not None:
+            progress(len(written), len(items))
+    return written
+
+
+def _explain_clips(
+    network: Classifier,
+    words: Sequence[str],
+    folder: Path,
+    options: Mapping[str, Any],
+    progress: Callable[[int, int], None] | None,
+) -> list[ExplainedClip]:
+    preprocess = input_preprocess(network)
+    items = list(find_images(words, modality=preprocess.modality))
+    for item in items:  # a bad clip fails before anything is written
+        check_modality(item.name, preprocess)
+        preprocess.read(item.content(), name=item.name)
+    written: list[ExplainedClip] = []
+    for item in items:
+        explanation = explain_clip(network, item.content(), name=item.name, **options)
+        page = _unique_page(folder, Path(item.name).stem, {each.page for each in written})
+        explained = tuple(zip(explanation.labels, explanation.probabilities, strict=True))
+        written.append(ExplainedClip(item.name, page, _write(explanation, page), explained, explanation.summary))
         if progress is not None:
             progress(len(written), len(items))
     return written
@@ -162,9 +206,11 @@ def _explain_texts(
 ) -> list[ExplainedText]:
     opened = load_text_model(run)
     for word in words:
-        if looks_like_path(word, IMAGE_SUFFIXES):
+        if looks_like_path(word, MEDIA_SUFFIXES):
             raise DataError(
-                "this run explains text, not images.", got=f"{word}.", hint="a text in quotes, or a run on images."
+                f"this run explains text, not {modality_of(word)}s.",
+                got=f"{word}.",
+                hint=f"a text in quotes, or a run on {modality_of(word)}s.",
             )
     texts = [_without_last_newline(read_argument(word), word) for word in words]
     explanations = [explain_text(opened, each.text, top=top, to=to) for each in texts]  # before anything is written
@@ -199,7 +245,7 @@ def _check_folder(folder: Path) -> Path:
 
 def _is_text(word: str) -> bool:
     """Whether a word is a text rather than a path: several words, of which no file has the name."""
-    if len(word.split()) < 2 or word.lower().endswith(IMAGE_SUFFIXES):
+    if len(word.split()) < 2 or word.lower().endswith(MEDIA_SUFFIXES):
         return False
     try:
         return not Path(word).exists()

@@ -1,4 +1,4 @@
-"""Show how an input is cut into tokens: a text by a tokenizer, an image by a model."""
+"""Show how an input is cut into tokens: a text by a tokenizer, an image, a sound or a video by a model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from vitrail.data.table import SUFFIXES
+from vitrail.data.table import SOUND_SUFFIXES, SUFFIXES, VIDEO_SUFFIXES
 from vitrail.data.text.argument import TextArgument, looks_like_path, read_argument
 from vitrail.data.text.display import TokenSpan, token_spans
 from vitrail.data.text.tokenizer import FILE, Tokenizer, TokenizerKind, learn_tokenizer, read_tokenizer
@@ -16,7 +16,12 @@ from vitrail.errors import DataError, InspectionError, RunError, SpecError, unkn
 from vitrail.files import write_text
 from vitrail.inspection.tokens_page import render_patches, render_text
 
-MODEL = "vit_base_patch16_224"
+MODELS = {
+    "image": "vit_base_patch16_224",
+    "sound": "vit_nano_patch80_sound8000",
+    "video": "vit_nano_patch2x8_gap_video8x64",
+}
+"""What cuts an input, unless somebody chooses."""
 CL100K_CACHE = "9b5ad71b2ce5302211f9c61530b329a4922fc6a4"  # by tiktoken, the SHA-1 of the address of its ranks
 MAX_NAME = 60  # characters of a text in its page's title
 
@@ -43,6 +48,14 @@ class ImageTokens(NamedTuple):
     page: Path | None
 
 
+class ClipTokens(NamedTuple):
+    """A sound or a video cut into tokens."""
+
+    patches: Any
+    """A `ClipPatches`: the grid, and the part of the clip that the model takes."""
+    page: Path | None
+
+
 def tokens(
     source: str | Path,
     *,
@@ -50,18 +63,19 @@ def tokens(
     run: str | Path | None = None,
     model: str | None = None,
     out: str | Path | None = None,
-) -> TextTokens | ImageTokens:
-    """Cut a text or an image into tokens, and write a page to `out`, if given.
+) -> TextTokens | ImageTokens | ClipTokens:
+    """Cut a text, an image, a sound or a video into tokens, and write a page to `out`, if given.
 
-    `source` is a text, the path of a text file or an image, or - for a text on standard input. A text is cut by a
-    `tokenizer` or that of a `run`; without either by cl100k if its vocabulary is on this machine, else into characters.
-    An image is cut by a `model` of the catalogue or that of a `run`.
+    `source` is a text, the path of a text file, an image or a clip, or - for a text on standard input. A text is cut
+    by a `tokenizer` or that of a `run`; without either by cl100k if its vocabulary is on this machine, else into
+    characters. An image or a clip is cut by a `model` of the catalogue or that of a `run`.
     """
     word = os.fspath(source)
-    is_image = looks_like_path(word, SUFFIXES)
-    _check_options(tokenizer, run, model, is_image=is_image)
-    if is_image:
-        return _cut_image(word, str(run or model or MODEL), out)
+    modality = _modality_of(word)
+    _check_options(tokenizer, run, model, modality)
+    if modality is not None:
+        cut = _cut_image if modality == "image" else _cut_clip
+        return cut(word, str(run or model or MODELS[modality]), out)
     text = read_argument(word)
     if not text.text:
         raise DataError("there is no text to cut.", got="an empty text.", hint="a sentence.")
@@ -79,15 +93,22 @@ def tokens(
     return TextTokens(name, spans, len(text.text), num_units, tokenizer is None and run is None, page)
 
 
-def _check_options(tokenizer: str | None, run: str | Path | None, model: str | None, *, is_image: bool) -> None:
+def _modality_of(word: str) -> str | None:
+    """`image`, `sound` or `video`, by a path's suffix; None for a text."""
+    suffixes = {"image": SUFFIXES, "sound": SOUND_SUFFIXES, "video": VIDEO_SUFFIXES}
+    return next((modality for modality, each in suffixes.items() if looks_like_path(word, each)), None)
+
+
+def _check_options(tokenizer: str | None, run: str | Path | None, model: str | None, modality: str | None) -> None:
     """Refuse options that contradict each other or the input."""
     given = [name for name, value in (("--tokenizer", tokenizer), ("--model", model), ("--run", run)) if value]
     if len(given) > 1:
         raise SpecError(f"{' and '.join(given)} exclude each other.", got="both.", hint=f"{given[-1]} alone.")
-    if is_image and tokenizer is not None:
-        raise SpecError("--tokenizer is for text.", got="an image.", hint="--model.")
-    if not is_image and model is not None:
-        raise SpecError("--model is for images.", got="a text.", hint="--tokenizer or --run.")
+    if modality is not None and tokenizer is not None:
+        got = "an image." if modality == "image" else f"a {modality}."
+        raise SpecError("--tokenizer is for text.", got=got, hint="--model.")
+    if modality is None and model is not None:
+        raise SpecError("--model is for images, sounds and videos.", got="a text.", hint="--tokenizer or --run.")
     kinds = get_args(TokenizerKind)
     if tokenizer is not None and tokenizer not in kinds:
         raise unknown_name("tokenizer", tokenizer, kinds)
@@ -136,6 +157,14 @@ def _cut_image(image: str, model: str, out: str | Path | None) -> ImageTokens:
 
     patches = cut_image(image, model)
     return ImageTokens(patches, None if out is None else _write_page(render_patches(patches), out))
+
+
+def _cut_clip(clip: str, model: str, out: str | Path | None) -> ClipTokens:
+    from vitrail.inspection.clip_patches import cut_clip
+    from vitrail.inspection.clip_patches_page import render_clip
+
+    patches = cut_clip(clip, model)
+    return ClipTokens(patches, None if out is None else _write_page(render_clip(patches), out))
 
 
 def _write_page(content: str, out: str | Path) -> Path:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from vitrail.contract import Classifier
 from vitrail.errors import printable
 from vitrail.inspection.drawing import Drawing, require_sample
-from vitrail.inspection.explanation import explain
+from vitrail.inspection.explanation import explain_image
 from vitrail.inspection.sample import Sample
 from vitrail.inspection.still import draw_heatmap
 from vitrail.inspection.trace import has_latents, require_attention
@@ -34,7 +34,7 @@ def draw(model: Classifier, sample: Sample | None) -> Drawing:
     axes = figure.subplots(1 + len(METHODS), num, squeeze=False)
     rows: list[tuple[object, ...]] = []
     for column in range(num):
-        explanation = explain(model, sample.source.content(column), methods=METHODS, top=1)
+        explanation = explain_image(model, sample.source.content(column), methods=METHODS, top=1)
         visible = model.preprocess.resize_and_crop(explanation.image)
         extent = (0, visible.shape[1], visible.shape[0], 0)
         axes[0, column].set_title(

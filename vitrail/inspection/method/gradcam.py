@@ -19,17 +19,17 @@ NEEDS_ATTENTION = False
 
 
 def applies(model: Classifier) -> bool:
-    """Whether the method works for a model: the features of a Perceiver have no place in the image."""
+    """Whether the method works for a model: the features of a Perceiver have no place in its input."""
     return not has_latents(model)
 
 
 def compute_heatmaps(
-    model: Classifier, images: Float[Tensor, "1 C Y X"], classes: Sequence[int]
-) -> Float[Tensor, "K Y X"]:
+    model: Classifier, images: Float[Tensor, "1 C *size"], classes: Sequence[int]
+) -> Float[Tensor, "K ..."]:
     """Where the features that support each class are strong."""
     if not applies(model):
         raise InspectionError(
-            "Grad-CAM needs features on a grid, and the latents of a Perceiver have no place in the image.",
+            "Grad-CAM needs features on a grid, and the latents of a Perceiver have no place in its input.",
             got=f"a {type(model).__name__}.",
             hint="--method relevance or --method rollout.",
         )
@@ -43,7 +43,7 @@ def compute_heatmaps(
     return torch.stack(heatmaps).detach().view(len(heatmaps), *tokens.layout.grid)
 
 
-def _last_features(model: Classifier, images: Float[Tensor, "1 C Y X"]) -> tuple[Tokens, Float[Tensor, "1 K"]]:
+def _last_features(model: Classifier, images: Float[Tensor, "1 C *size"]) -> tuple[Tokens, Float[Tensor, "1 K"]]:
     """The last features whose position still matters: in a transformer, those before the last block's attention."""
     tokens = model.tokenize(images)
     if has_attention(model):

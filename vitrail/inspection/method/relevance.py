@@ -39,8 +39,8 @@ applies = attends_to_cells
 
 
 def compute_heatmaps(
-    model: Classifier, images: Float[Tensor, "1 C Y X"], classes: Sequence[int]
-) -> Float[Tensor, "K Y X"]:
+    model: Classifier, images: Float[Tensor, "1 C *size"], classes: Sequence[int]
+) -> Float[Tensor, "K ..."]:
     """How much each cell of the image supports each class."""
     if has_latents(model):
         return _through_latents(model, images, classes)
@@ -71,8 +71,8 @@ def compute_heatmaps(
 
 
 def _through_latents(
-    model: Perceiver, images: Float[Tensor, "1 C Y X"], classes: Sequence[int]
-) -> Float[Tensor, "K Y X"]:
+    model: Perceiver, images: Float[Tensor, "1 C *size"], classes: Sequence[int]
+) -> Float[Tensor, "K ..."]:
     """How much each input supports each class, by way of the latents."""
     attentions = [block.attn for block in (*model.cross, *model.blocks)]
     with torch.enable_grad(), _record_head_outputs(attentions) as outputs:

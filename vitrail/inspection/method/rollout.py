@@ -58,8 +58,8 @@ def fuse_heads(heads: Float[Tensor, "B H N M"], *, fusion: Fusion, discard_rate:
 
 
 def roll_out_latents(
-    model: Perceiver, images: Float[Tensor, "B C Y X"], *, fusion: Fusion = "mean", discard_rate: float = 0.0
-) -> Float[Tensor, "B Y X"]:
+    model: Perceiver, images: Float[Tensor, "B C *size"], *, fusion: Fusion = "mean", discard_rate: float = 0.0
+) -> Float[Tensor, "B ..."]:
     """How much of each input reaches the mean of the latents; the rest is what they held from the start."""
     traced = trace_latents(model, images)
     reached = images.new_zeros(len(images), model.spec.num_latents, traced.layout.num_tokens)
@@ -74,19 +74,19 @@ def roll_out_latents(
 @torch.no_grad()
 def compute_heatmaps(
     model: Classifier,
-    images: Float[Tensor, "1 C Y X"],
+    images: Float[Tensor, "1 C *size"],
     classes: Sequence[int],
     *,
     fusion: Fusion = "mean",
     discard_rate: float = 0.0,
-) -> Float[Tensor, "K Y X"]:
+) -> Float[Tensor, "K ..."]:
     """How much of each cell reaches the head, the same for all classes."""
     if has_latents(model):
         rolled = roll_out_latents(model, images, fusion=fusion, discard_rate=discard_rate)
-        return rolled.expand(len(classes), -1, -1)
+        return rolled.expand(len(classes), *rolled.shape[1:])
     model = require_attention(model, "--method gradcam")
     traced = trace(model, images)
     layers = (attention_weights(block, tokens) for block, tokens in zip(model.blocks, traced.inputs, strict=True))
     rolled = roll_out(layers, fusion=fusion, discard_rate=discard_rate)
     row = pooling_weights(model, traced.output)[:, None] @ rolled
-    return on_grid(row[:, 0], traced.layout).expand(len(classes), -1, -1)
+    return on_grid(row[:, 0], traced.layout).expand(len(classes), *traced.layout.grid)
