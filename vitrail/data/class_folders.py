@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from posixpath import splitext
 from typing import NamedTuple
 
 from vitrail.data.media import modality_of
@@ -31,7 +32,7 @@ class Place(NamedTuple):
 
 def is_image_name(name: str) -> bool:
     """Whether a file has an image suffix; its content decides whether it is one."""
-    return PurePosixPath(name).suffix.lower() in SUFFIXES
+    return splitext(name)[1].lower() in SUFFIXES  # path objects would intern all names
 
 
 def one_modality(names: Iterable[str]) -> tuple[str, list[str], list[Finding]]:
@@ -52,7 +53,7 @@ def one_modality(names: Iterable[str]) -> tuple[str, list[str], list[Finding]]:
 
 def is_companion(name: str) -> bool:
     """Whether a file is of a type that often accompanies images (notes, annotations), not worth a finding."""
-    return PurePosixPath(name).suffix.lower() in COMPANIONS
+    return splitext(name)[1].lower() in COMPANIONS
 
 
 def has_class_folders(root: Path) -> bool:

@@ -63,7 +63,7 @@ def as_table(images: Sequence[ImageFile], origin: str, root: Path | None = None)
 
 def folder_table(root: Path) -> Table:
     """All images below a folder, without labels; only their names are kept in memory."""
-    names = NameColumn(str(Path(image.name).relative_to(root)) for image in _from_folder(root))
+    names = NameColumn(os.path.relpath(image.name, root) for image in _from_folder(root))
     return _unlabelled(str(root), names, lambda index: _from_file(str(root / names[index])).content(), root)
 
 
@@ -97,10 +97,12 @@ def _from_folder(root: Path, modality: str = "image") -> Iterator[ImageFile]:
     num = 0
     for folder, inner, names in os.walk(root):
         inner[:] = sorted(name for name in inner if not name.startswith("."))
+        start = "" if folder == "." else folder
         for name in sorted(names):
             if modality_of(name) == modality and not name.startswith("."):
                 num += 1
-                yield _from_file(str(Path(folder) / name), modality)
+                path = os.path.join(start, name)  # noqa: PTH118 - path objects would intern all names
+                yield _from_file(path, modality)
     if not num:
         raise DataError(f"there are no {modality}s in {root}.", got="a folder without any.", hint="another folder.")
 
