@@ -117,11 +117,11 @@ def test_each_pixel_of_heat_is_a_token(runs: dict[str, Path], clips: dict[str, P
 )
 def test_heat_is_where_the_input_differs(name: str, cell: tuple[int, ...], method: str) -> None:
     """Without positions, tokens of silence are all alike: only the token of the one sound in it has another heat."""
-    model = fill(create_model(name, num_classes=2, position="none"), 0.3).eval()
+    model = fill(create_model(name, num_classes=8, position="none"), 0.3).eval()
     inputs = torch.zeros(1, model.spec.channels, *model.spec.image_size)
     sides = zip(cell, model.spec.stem.cell, strict=True)
     inputs[(..., *(slice(place * side, (place + 1) * side) for place, side in sides))] = 1.0
-    heatmaps = plug.load(METHODS, method).compute_heatmaps(model, inputs, [0, 1]).numpy()
+    heatmaps = plug.load(METHODS, method).compute_heatmaps(model, inputs, range(8)).numpy()
     assert heatmaps.max() > 0
     for heat in heatmaps:
         others = np.delete(heat, np.ravel_multi_index(cell, heat.shape))
@@ -245,13 +245,13 @@ def test_names_of_clips_and_classes_are_no_markup(runs: dict[str, Path], tmp_pat
 
 def test_drawings() -> None:
     wave = np.array([0.0, 1.0, 0.0, -1.0, 0.0] * 20)
-    drawn = draw_waveform(wave, 50, 100)
-    assert drawn.shape == (100, 50, 3)
-    inked = (drawn != drawn[0, 0]).any(axis=-1)
+    pixels = draw_waveform(wave, 50, 100)
+    assert pixels.shape == (100, 50, 3)
+    inked = (pixels != pixels[0, 0]).any(axis=-1)
     assert inked.any(axis=0).all(), "a line without gaps"
     assert (inked.argmax(axis=0) <= 10).any(), "the loudest is near the edge"
-    assert (draw_waveform(wave, 50, 100, line=9) != drawn[0, 0]).any(axis=-1).sum(axis=0).min() >= 9
-    bars = (draw_samples(np.array([0.5, -1.0]), (40, 8), peak=1.0) != drawn[0, 0]).any(axis=-1)
+    assert (draw_waveform(wave, 50, 100, line=9) != pixels[0, 0]).any(axis=-1).sum(axis=0).min() >= 9
+    bars = (draw_samples(np.array([0.5, -1.0]), (40, 8), peak=1.0) != pixels[0, 0]).any(axis=-1)
     assert not bars[25:, :8].any()
     assert not bars[:15, 8:].any()
     pooled = pool_columns(np.arange(10.0)[None], 4)

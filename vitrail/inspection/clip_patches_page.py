@@ -65,12 +65,12 @@ def _waveform(patches: ClipPatches) -> list[Panel]:
     for start in range(first, last, per_row):
         part = wave[start * size : min(start + per_row, last) * size]
         count = len(part) // size
-        drawn = (
+        line = (
             draw_samples(part, cell, peak=peak)
             if single
             else draw_waveform(part, cell[1] * count, cell[0], peak=peak, line=LINE)
         )
-        lines.append(np.pad(drawn, ((0, 0), (0, cell[1] * (per_row - count)), (0, 0)), constant_values=255))
+        lines.append(np.pad(line, ((0, 0), (0, cell[1] * (per_row - count)), (0, 0)), constant_values=255))
     numbers = [list(range(start + 1, min(start + per_row, last) + 1)) for start in range(first, last, per_row)]
     return [Panel(png_url(np.concatenate(lines)), numbers, cell[1] / cell[0])]
 
