@@ -37,6 +37,7 @@ from tests.forge import Forge, command
 from vitrail.data.find import open_data
 from vitrail.data.prepare.sound import SoundPreprocess
 from vitrail.errors import DataError, VitrailError, WeightsError
+from vitrail.estimator import VitClassifier
 from vitrail.run.artefact import load
 from vitrail.verbs.check import check
 from vitrail.verbs.evaluate import Evaluation, evaluate
@@ -308,7 +309,15 @@ def test_recipes_for_images_refuse_clips(folder: Path, tmp_path: Path) -> None:
             quick(folder / "sounds", tmp_path / "run", word, **tuning)
     with pytest.raises(VitrailError, match=r"prepare.key=value is for sound and video(.|\n)*prepare.rate=3"):
         quick(Path("digits"), tmp_path / "run", "prepare.rate=3", model="vit_mu_patch4_8")
+    for options in ({}, {"recipe": "finetune", "model": None, "weights": run}):
+        with pytest.raises(VitrailError, match="is not a model of images"):
+            quick(Path("digits"), tmp_path / "run", **options)
     assert not (tmp_path / "run").exists()
+
+
+def test_the_estimator_is_for_images(folder: Path) -> None:
+    with pytest.raises(ValueError, match="is not a model of images"):
+        VitClassifier(weights=run_of(folder)).fit(np.zeros((20, 8, 8, 3), dtype=np.uint8), np.arange(20) % 2)
 
 
 def test_numbers_are_predicted_from_images_only(folder: Path, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import torch
 
 from vitrail import catalogue, matching, plug
 from vitrail.contract import Classifier, ImageSpec
-from vitrail.data.table import Source
-from vitrail.errors import WeightsError
+from vitrail.data.table import IMAGE, Source
+from vitrail.errors import SpecError, WeightsError
 from vitrail.run.artefact import is_run, kind_of, open_run, read_spec
 from vitrail.weights.source import load_weights
 
@@ -22,13 +22,20 @@ def make_image_models(
     """Return a function that creates the model; without a name, it is inferred from the weights or the data."""
     stored: dict[str, Any] = {}
     if model is None and weights is not None and is_run(weights):
-        model, stored = _model_of_run(Path(weights))
+        model, stored = model_of_run(Path(weights))
     elif model is None and weights is not None:
         model = matching.only_name(str(weights), load_weights(weights), hint="--model {name}, if that is the one.")
     elif model is None:
         model = plug.load("vitrail.training.recipe", "scratch").suggest(source)
     default_name = str(model)
     spec = catalogue.spec_named(default_name).override_words(overrides)
+    takes = (stored["input_name"],) if "input_name" in stored else spec.takes
+    if takes != IMAGE:
+        raise SpecError(
+            f"{default_name} is not a model of images.",
+            got=f"a model that takes {' and '.join(takes)}.",
+            hint=f"{plug.load('vitrail.training.recipe', 'scratch').suggest(source)}.",
+        )
     fields = stored | {
         key: getattr(spec, key) for key in (word.partition("=")[0].partition(".")[0] for word in overrides)
     }
@@ -41,7 +48,7 @@ def make_image_models(
     return new_model
 
 
-def _model_of_run(path: Path) -> tuple[str, dict[str, Any]]:
+def model_of_run(path: Path) -> tuple[str, dict[str, Any]]:
     """The name of a run's model, and the fields of its specification that the name does not imply."""
     config, _ = open_run(path)
     spec, name = read_spec(path, config), str(config["model"].get("name", ""))

@@ -14,11 +14,13 @@ from vitrail.contract import Classifier
 from vitrail.data.aligned import TEXT, AlignedTable, as_part, part_name
 from vitrail.data.name_column import NameColumn
 from vitrail.data.preparation import InputPreprocess
-from vitrail.data.table import Item, Source, Table
+from vitrail.data.table import IMAGE, Item, Source, Table
 from vitrail.errors import SpecError, WeightsError
 from vitrail.model.vatt import Spec, Vatt
+from vitrail.run.artefact import is_run
 from vitrail.training.recipe.clip.models import fit_preprocess, measure_clips
 from vitrail.training.recipe.image.candidates import list_candidates
+from vitrail.training.recipe.image.models import model_of_run
 from vitrail.weights.source import load_weights
 
 SIZES = {"mu": (32, 2, 2, 128), "nano": (128, 4, 4, 256), "tiny": (192, 12, 3, 768)}
@@ -95,8 +97,7 @@ def _new_tower(
 ) -> Classifier:
     """The backbone of one modality, with its preprocessing fitted to the data."""
     if name == "image" and weights is not None:
-        own = matching.only_name(str(weights), load_weights(weights), hint="a weight file of one model.")
-        return catalogue.create_model(own, weights=weights, num_classes=0)
+        return _load_image_tower(weights)
     part = one_modality(source, name)
     candidate = list_candidates(part)[0].name.replace("_nano_", f"_{size}_")
     if name == "image":
@@ -106,6 +107,21 @@ def _new_tower(
     fitted = fit_preprocess(spec, measure_clips(part), words, sized=False)
     tower = catalogue.create_model(candidate, num_classes=0, image_size=fitted.size)
     tower.describe(preprocess=fitted)
+    return tower
+
+
+def _load_image_tower(weights: str | Path) -> Classifier:
+    """The backbone of a run on images, or of a weight file."""
+    fields: dict[str, Any] = {}
+    if is_run(weights):
+        name, fields = model_of_run(Path(weights))
+    else:
+        name = matching.only_name(str(weights), load_weights(weights), hint="a weight file of one model.")
+    tower = catalogue.create_model(name, weights=weights, **{**fields, "num_classes": 0})
+    if tower.TAKES != IMAGE:
+        raise WeightsError(
+            f"{weights} is not a model of images.", got=f"one that takes {' and '.join(tower.TAKES)}.", hint="another."
+        )
     return tower
 
 
