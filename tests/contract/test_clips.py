@@ -333,7 +333,6 @@ def test_numbers_are_predicted_from_images_only(folder: Path, tmp_path: Path) ->
         (["export", "RUN"], "vitrail export is for image classifiers"),
         (["figures", "RUN"], "vitrail figures is for image classifiers"),
         (["serve", "RUN", "--port", "0"], "vitrail serve is for image classifiers"),
-        (["explain", "RUN", "CLIP"], "this works for models of images only"),
         (["convert", "RUN", "--to", "timm", "--out", "OUT"], "other projects have no such model"),
         (["predict", "RUN", "CLIP", "--copy-to", "OUT"], "--copy-to is for image classifiers"),
         (["predict", "RUN", "CLIP", "--labels", "a,b"], "--labels is for runs of the recipe align"),
