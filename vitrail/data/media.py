@@ -6,7 +6,7 @@ import io
 import os
 import stat
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from vitrail.data.reader import unreadable
@@ -46,7 +46,7 @@ class SoundInfo(NamedTuple):
 
 def modality_of(name: str) -> str | None:
     """`image`, `sound` or `video`, by the suffix of a file's name; None for any other file."""
-    return MODALITIES.get(PurePosixPath(name).suffix.lower())
+    return MODALITIES.get(os.path.splitext(name)[1].lower())  # noqa: PTH122 - path objects would intern all names
 
 
 def open_media(content: MediaContent, name: str) -> BinaryIO:
