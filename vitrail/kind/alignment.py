@@ -194,7 +194,7 @@ def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
         if tokenizer is not None:
             directory.write_json(task.run / HF_CONFIG, hf_config(tokenizer, settings.context))
         num_params = sum(parameter.numel() for parameter in model.parameters())
-        name = f"{model.about.name} for {' and '.join(model.TAKES)}"
+        name = f"{model.about.name} for {', '.join(model.TAKES[:-1])} and {model.TAKES[-1]}"
         facts = collect_facts(task, model=name, num_params=num_params, notes=result["story"], skipped=skipped)
         facts |= {"modalities": list(model.TAKES), "shared": model.spec.shared, "levels": list(model.spec.levels)}
         write_text(aligned_card(facts, result), task.run / "README.md", RunError)
