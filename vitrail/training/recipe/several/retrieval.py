@@ -122,7 +122,7 @@ def score_directions(spec: Spec, answers: Answers) -> dict[str, Any]:
                 "to": other,
                 "recall": num_hits / max(1, num),
                 "interval": list(wilson_interval(num_hits, num)) if num else [0.0, 1.0],
-                "chance": _chance(groups, shown, asked),
+                "chance": _random_recall(groups, shown, asked),
                 "n": num,
             }
         )
@@ -148,7 +148,7 @@ def _first_of_each(hashes: Tensor) -> Tensor:
     return first
 
 
-def _chance(groups: Tensor, shown: Tensor, asked: Tensor) -> float:
+def _random_recall(groups: Tensor, shown: Tensor, asked: Tensor) -> float:
     """The expected recall of a random candidate."""
     candidates = groups[shown]
     if not len(candidates) or not bool(asked.any()):
