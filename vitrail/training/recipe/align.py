@@ -9,6 +9,10 @@ belongs together is pulled together, against all other samples of the batch: NCE
 sample may have several. `model.hierarchical=false` has one common space instead of two, `model.drop_token_rate=0.5`
 leaves out half of the tokens in training (DropToken). With `--weights`, the image tower starts from them;
 `locked=image` keeps them as they are.
+
+Digits as MNIST images, speech and words, one of two cores for 6 minutes, one seed, images and a speaker that training
+has not seen, recall at 1 (chance 10 %): image to sound 94.0 %, sound to image 90.6 %, image to text 95.8 %, sound to
+text, which training never compares, 66.8 % (benchmarks/vatt-digits-6.json).
 """
 
 from __future__ import annotations
