@@ -87,7 +87,7 @@ def test_a_click_plays_the_sound_from_there(chromium: Browser, pages: dict[str, 
     box = page.locator("#stage").bounding_box()
     assert box is not None
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + 20)
-    assert page.evaluate("document.getElementById('sound').currentTime") == pytest.approx(0.05, abs=0.005)
+    assert page.evaluate("document.getElementById('sound').currentTime") == pytest.approx(0.05, abs=0.001)
     page.wait_for_function("!document.getElementById('playhead').hidden")
     assert said == []
     page.close()
