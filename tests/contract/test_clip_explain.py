@@ -144,7 +144,7 @@ def test_what_latents_read(runs: dict[str, Path], clips: dict[str, Path]) -> Non
     spec = found.model.spec
     readings = list(found.readings())
     assert [each.shape for each in readings] == [(spec.num_latents, 3200)] * spec.num_stages
-    three_heads = fill(create_model("perceiver_mu_sound1600", num_classes=2, cross_heads=3), 0.1).eval()
+    three_heads = fill(create_model("perceiver_mu_sound1600", num_classes=2, cross_width=6, cross_heads=3), 0.1).eval()
     for each in (*readings, *explain(three_heads, clips["perceiver"]).readings()):
         assert np.allclose(each.sum(axis=1), 1.0, atol=1e-4)
     assert heat_image(found, "relevance", 0).shape == (1, 800)

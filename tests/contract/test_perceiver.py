@@ -220,7 +220,7 @@ def test_wrong_inputs(inputs: tuple[torch.Tensor, ...], words: list[str]) -> Non
 
 @pytest.mark.parametrize("more", [{"more_inputs": SOUND}, {"input_name": "sound"}])
 def test_images_alone_are_not_enough_for_other_inputs(more: dict[str, Any]) -> None:
-    with pytest.raises(ShapeError, match=r"does not classify images alone.\n.*takes (image and )?sound"):
+    with pytest.raises(ShapeError, match=r"works for models of images only.\n.*takes (image and )?sound"):
         _ = create_model(MU, **more).preprocess
 
 
