@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from vitrail.run.artefact import load
     from vitrail.verbs.bench import bench
     from vitrail.verbs.check import check
+    from vitrail.verbs.claims import claims, run_claims
     from vitrail.verbs.compare import compare
     from vitrail.verbs.convert import convert, save_weights
     from vitrail.verbs.demo import demo
@@ -28,6 +29,7 @@ __all__ = [
     "VitClassifier",
     "bench",
     "check",
+    "claims",
     "compare",
     "convert",
     "create_model",
@@ -41,6 +43,7 @@ __all__ = [
     "load",
     "models",
     "predict",
+    "run_claims",
     "save_weights",
     "search",
     "serve",
@@ -53,6 +56,7 @@ MODULES = {
     "list_models": "vitrail.catalogue",
     "bench": "vitrail.verbs.bench",
     "check": "vitrail.verbs.check",
+    "claims": "vitrail.verbs.claims",
     "compare": "vitrail.verbs.compare",
     "convert": "vitrail.verbs.convert",
     "demo": "vitrail.verbs.demo",
@@ -63,6 +67,7 @@ MODULES = {
     "find_lr": "vitrail.verbs.train",
     "models": "vitrail.verbs.models",
     "predict": "vitrail.verbs.predict",
+    "run_claims": "vitrail.verbs.claims",
     "save_weights": "vitrail.verbs.convert",
     "search": "vitrail.verbs.search",
     "serve": "vitrail.verbs.serve",

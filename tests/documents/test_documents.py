@@ -56,15 +56,15 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [f"pets/train/{('cat', 'dog')[n % 2]}/{n}.jpg,{10 + 3 * n}" for n in range(16)]
     (folder / "ages.csv").write_text("\n".join(["path,age", *rows]))
     write_examples(folder)
-    few = ["steps=20", "batch_size=8", "ema=0.0"]
     train(
         folder / "pets",
         model="vit_mu_patch16_64",
         recipe="scratch",
         run=folder / "runs" / "cats-and-dogs",
-        settings=few,
+        settings=["steps=20", "batch_size=8", "ema=0.0"],
     )
     (folder / "empty").mkdir()
+    (folder / "data").mkdir()
     (folder / "cut.jpg").write_bytes((folder / "dog.jpg").read_bytes()[:2000])
     return folder
 

@@ -1,0 +1,163 @@
+"""Experiments with DeiT-Ti, whose weights were learned from ImageNet: what desk-scale training cannot show."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitrail.benchmark.experiment import Laboratory
+from vitrail.benchmark.verdict import Row
+from vitrail.catalogue import create_model
+from vitrail.data.find import open_data
+from vitrail.data.prepare.image import image_loader
+from vitrail.data.table import Table
+from vitrail.errors import DataError, WeightsError
+from vitrail.inspection.distance import measure_heads
+from vitrail.model.vit import VisionTransformer
+from vitrail.training.recipe.image.linear import cross_validate, fit_linear
+from vitrail.training.view import SilentView
+
+NAME = "deit_tiny_patch16_224"
+GIGAFLOPS = 2.5  # of DeiT-Ti at 224 pixels
+PER_BREED = 5  # images to train a probe on, and as many to test it
+FOLDS = 5
+
+
+def load_deit(lab: Laboratory, side: int = 224) -> VisionTransformer:
+    """DeiT-Ti for images of `side` pixels; its positions are interpolated."""
+    file = lab.data / "weights" / NAME / "model.safetensors"
+    if not file.is_file():
+        raise WeightsError("this experiment needs the weights of DeiT-Ti.", got=f"no {file}.", hint="--data FOLDER.")
+    model = create_model(NAME, weights=file, image_size=side, num_classes=0).eval()
+    assert isinstance(model, VisionTransformer)
+    return model
+
+
+def open_pets(lab: Laboratory) -> Table:
+    """All images of Oxford Pets."""
+    files = sorted((lab.data / "oxford_pets").glob("*.zip"))
+    if not files:
+        raise DataError("this experiment needs Oxford Pets.", got=f"no oxford_pets/*.zip in {lab.data}.")
+    source = open_data(files[0])
+    assert isinstance(source, Table)
+    return source
+
+
+def choose_pets(source: Table, seed: int, per_breed: int) -> tuple[list[int], list[int]]:
+    """Rows to train and to test on, as many of each breed; no image is in the choices of two seeds."""
+    order = np.random.default_rng(0).permutation(len(source))
+    labels = np.asarray(source.labels)
+    train: list[int] = []
+    test: list[int] = []
+    for label in range(len(source.classes)):
+        rows = order[labels[order] == label][2 * per_breed * seed :][: 2 * per_breed]
+        train += rows[:per_breed].tolist()
+        test += rows[per_breed:].tolist()
+    return train, test
+
+
+@dataclass(frozen=True)
+class ResolutionProbe:
+    """A linear probe of DeiT-Ti on Oxford Pets at another resolution than it was trained at."""
+
+    side: int
+    interpolated: bool
+    """Whether the positions are interpolated; otherwise they stand in reading order, from the start again at the
+    end of the table."""
+    seed: int = 0
+
+    @property
+    def key(self) -> str:
+        """Everything that determines the result."""
+        return f"deit pets side={self.side} {'interpolated' if self.interpolated else 'in order'} seed={self.seed}"
+
+    @property
+    def cost(self) -> float:
+        """The teraflops of the forward pass of all images."""
+        return 37 * 2 * PER_BREED * GIGAFLOPS / 1000 * (self.side / 224) ** 2
+
+    def run(self, lab: Laboratory) -> Row:
+        """Compute features, fit a linear model on half of the images and test it on the others."""
+        began = time.process_time()
+        model, source = load_deit(lab, self.side), open_pets(lab)
+        if not self.interpolated:
+            _replace_positions(model, load_deit(lab))
+        rows = choose_pets(source, self.seed, PER_BREED)
+        features, labels = zip(*(_features(model, source.only(each)) for each in rows), strict=True)
+        views = features[0][None]
+        chosen = cross_validate(
+            views, labels[0], folds=FOLDS, multi_label=False, seed=self.seed, view=SilentView()
+        ).c_value
+        linear = fit_linear(views, labels[0], c_value=chosen, multi_label=False)
+        accuracy = (linear(features[1]).argmax(dim=1) == labels[1]).double().mean().item()
+        seconds = round(time.process_time() - began, 1)
+        return {"accuracy": accuracy, "n": len(labels[1]), "processor_seconds": seconds}
+
+
+@torch.no_grad()
+def _replace_positions(model: VisionTransformer, original: VisionTransformer) -> None:
+    """Give the cells the rows of the original table in reading order, from the start again where it ends."""
+    assert model.pos_embed is not None
+    assert original.pos_embed is not None
+    prefix, num = model.spec.num_prefix, model.spec.layout.num_cells
+    rows = torch.arange(num) % original.spec.layout.num_cells
+    model.pos_embed[:, prefix:] = original.pos_embed[:, prefix:][:, rows]
+
+
+@torch.inference_mode()
+def _features(model: VisionTransformer, source: Table) -> tuple[Float[Tensor, "n D"], Tensor]:
+    found = [
+        (model(batch.fields["image"]), batch.fields["label"])
+        for batch in image_loader(source, model.preprocess, batch_size=16).epoch()
+    ]
+    return torch.cat([each for each, _ in found]).clone(), torch.cat([each for _, each in found])
+
+
+@dataclass(frozen=True)
+class PretrainedDistance:
+    """How far every head of DeiT-Ti attends, over some images of Oxford Pets."""
+
+    seed: int = 0
+    num: int = 24
+
+    @property
+    def key(self) -> str:
+        """Everything that determines the result."""
+        return f"deit distance images={self.num} seed={self.seed}"
+
+    @property
+    def cost(self) -> float:
+        """The teraflops of the forward pass of all images."""
+        return 2 * self.num * GIGAFLOPS / 1000
+
+    def run(self, lab: Laboratory) -> Row:
+        """Measure the attention distance of every block and head, as a fraction of the image's side."""
+        began = time.process_time()
+        model, source = load_deit(lab), open_pets(lab)
+        train, _ = choose_pets(source, self.seed, 1)
+        table = source.only(sorted(train[: self.num]))
+        with torch.inference_mode():
+            heads = measure_heads(model, _images(model, table))
+        return {
+            "distance": (heads.distance / 224).tolist(),
+            "n": len(table),
+            "processor_seconds": round(time.process_time() - began, 1),
+        }
+
+
+def _images(model: VisionTransformer, table: Table) -> Iterator[Tensor]:
+    for batch in image_loader(table, model.preprocess, batch_size=8).epoch():
+        yield batch.fields["image"]
+
+
+def read_outlines() -> dict[str, list[list[float]]]:
+    """The outlines of animals, drawn by hand: the file in Oxford Pets, and a polygon in fractions of its sides."""
+    return json.loads((Path(__file__).parent / "claim" / "outlines.json").read_text(encoding="utf-8"))
