@@ -5,7 +5,8 @@
 `DATA` is a folder with mnist/mnist_10k_2k.npz and audio/fsdd_8k_int16.npz. Training pairs each of 5,000 images with a
 random clip of the same digit by one of five speakers, and with its word; the test pairs 500 other images with clips of
 the sixth speaker. Every run has the same processor minutes on one core (side_by_side.py). Beside separate towers with
-two common spaces: one transformer for all, one common space, and DropToken at 25, 50 and 75 %.
+two common spaces: one transformer for all, one common space, sound compared with words too, and DropToken at 25, 50
+and 75 %.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ METHODS = {
     "separate": (),
     "shared": ("model.shared=true",),
     "flat": ("model.hierarchical=false",),
+    "all_pairs": ("model.all_pairs=true",),
     "drop_25": ("model.drop_token_rate=0.25",),
     "drop_50": ("model.drop_token_rate=0.5",),
     "drop_75": ("model.drop_token_rate=0.75",),

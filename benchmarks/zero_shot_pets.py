@@ -1,6 +1,6 @@
 """Oxford Pets by words: breeds that training never saw, chosen among by their names.
 
-    python benchmarks/zero_shot_pets.py pets.zip --weights deit_tiny_patch16_224 --work DIR --out benchmarks/zero-shot.json
+    python benchmarks/zero_shot_pets.py pets.zip --weights model.safetensors --work DIR --out benchmarks/zero-shot.json
 
 Images and the names of their breeds are aligned; the image tower starts from DeiT-Ti and stays as it is. Seven breeds,
 others for each seed, are held out with all their images. The model then chooses among the seven names for each of their
@@ -43,13 +43,13 @@ def write_images(source: Path, folder: Path, seed: int) -> tuple[Path, Path]:
 
 def score(run: str, images: str) -> None:
     """Choose among the names of the class folders for each of their images; print how often it is right."""
-    from vitrail import predict
     from vitrail.metric.interval import wilson_interval
+    from vitrail.verbs.predict import predict_words
 
     folder = Path(images)
     labels = sorted(path.name for path in folder.iterdir())
-    answers = predict(run, images, labels=labels)
-    right = [answer.label == Path(answer.path).parent.name for answer in answers]
+    answers = predict_words(run, [images], labels)
+    right = [each.prediction.label == Path(each.path).parent.name for each in answers if each.prediction is not None]
     low, high = wilson_interval(sum(right), len(right))
     print(json.dumps({"top1": sum(right) / len(right), "n": len(right), "interval": [low, high], "labels": labels}))
 

@@ -27,12 +27,22 @@ def test_the_spaces_are_the_papers() -> None:
     assert spec.pairs == ((0, 1), (2, 3))
     assert spec.level_between("sound", "text") == "coarse"
     assert spec.level_between("sound", "video") == "fine"
+    everything = new_spec(TEXT, VIDEO, SOUND, all_pairs=True)
+    coarse = (("video", "coarse"), ("sound", "coarse"), ("text", "coarse"))
+    assert everything.outputs == (("video", "fine"), ("sound", "fine"), *coarse)
+    assert everything.pairs == ((0, 1), (2, 4), (3, 4))
 
 
 @pytest.mark.parametrize(
     ("towers", "fields", "outputs", "pairs"),
     [
         ((IMAGE, SOUND, TEXT), {"hierarchical": False}, ("image", "sound", "text"), ((0, 1), (0, 2))),
+        (
+            (SOUND, TEXT, IMAGE),
+            {"hierarchical": False, "all_pairs": True},
+            ("sound", "image", "text"),
+            ((1, 0), (1, 2), (0, 2)),
+        ),
         ((SOUND, IMAGE), {}, ("sound", "image"), ((1, 0),)),
         ((TEXT, IMAGE), {}, ("image", "text"), ((0, 1),)),
         ((SOUND, TEXT), {}, ("sound", "text"), ((0, 1),)),
@@ -244,7 +254,7 @@ def count_flops(model: Any) -> int:
     return counter.get_total_flops()
 
 
-@pytest.mark.parametrize("fields", [{}, {"shared": True}, {"hierarchical": False}])
+@pytest.mark.parametrize("fields", [{}, {"shared": True}, {"hierarchical": False}, {"all_pairs": True}])
 def test_flops_match_pytorchs_counter(fields: dict[str, Any]) -> None:
     model = new_vatt(**fields, drop_token_rate=0.5)
     assert model.flops() == count_flops(model.eval())

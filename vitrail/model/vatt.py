@@ -96,6 +96,8 @@ class Spec(spec.Spec):
     """Whether all modalities share the blocks of the first tower."""
     hierarchical: bool = True
     """Whether the modalities besides text, if there are several, have a space of their own before they meet text."""
+    all_pairs: bool = False
+    """Whether the loss compares every modality with every other; otherwise with the first one only, as in VATT."""
     embed_width: PositiveInt = 128
     """The width of the common spaces."""
     drop_token_rate: spec.PartialFraction = 0.0
@@ -184,17 +186,19 @@ class Spec(spec.Spec):
         """The embeddings that `forward` returns, each as its tower and its space; text is the last."""
         found = [(name, self.levels[0]) for name in self.takes if name != TEXT]
         if self.text:
-            found += [(name, self.levels[-1]) for name in (self.anchor, TEXT)]
+            meeting = [name for name in self.takes if name != TEXT] if self.all_pairs else [self.anchor]
+            found += [(name, self.levels[-1]) for name in (*meeting, TEXT)]
         return tuple(dict.fromkeys(found))
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Which outputs the loss compares, by index: the anchor with each other modality (equations 2 and 3)."""
+        """Which outputs the loss compares: the anchor with each other modality (equations 2 and 3), or all of them."""
+        names = sorted(self.takes, key=lambda name: (name == TEXT, name != self.anchor))  # text last, as in the outputs
         found = []
-        for name in sorted(self.takes, key=TEXT.__eq__):  # text last, as in the outputs
-            if name != self.anchor:
-                level = self.level_between(self.anchor, name)
-                found.append((self.outputs.index((self.anchor, level)), self.outputs.index((name, level))))
+        for one, other in combinations(names, 2):
+            if one == self.anchor or self.all_pairs:
+                level = self.level_between(one, other)
+                found.append((self.outputs.index((one, level)), self.outputs.index((other, level))))
         return tuple(found)
 
 
