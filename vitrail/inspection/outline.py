@@ -26,6 +26,7 @@ from vitrail.inspection.similarity import (
     equidistant,
     fraction_alike,
     iter_similarity,
+    require_tokens,
     trace_tokens,
 )
 from vitrail.spec import Probability, Spec
@@ -65,7 +66,7 @@ def choose_images(names: Iterable[str], num: int, seed: int = 0) -> list[str]:
     return [rng.choice(by_class[label]) for label in sorted(rng.sample(sorted(by_class), num))]
 
 
-def rasterise(outline: Outline, window: Window, grid: tuple[int, int]) -> Mask:
+def rasterise(outline: Outline, window: Window, grid: tuple[int, ...]) -> Mask:
     """The cells of a model's grid of which at least half lies inside an outline; the grid covers `window` only."""
     rows, columns = grid
     canvas = Image.new("L", (columns * SUBPIXELS, rows * SUBPIXELS))
@@ -75,7 +76,7 @@ def rasterise(outline: Outline, window: Window, grid: tuple[int, int]) -> Mask:
     return np.asarray(covered >= 0.5)
 
 
-def cell_of(point: Point | None, window: Window, grid: tuple[int, int]) -> int | None:
+def cell_of(point: Point | None, window: Window, grid: tuple[int, ...]) -> int | None:
     """The cell that a point lies in; None if it is outside of what the model sees."""
     x, y = (-1.0, -1.0) if point is None else _place(point, window)
     rows, columns = grid
@@ -90,10 +91,13 @@ def measure_outlines(
     Beside the fields of `similarity.Parts`: `dot`, which is `matched` for dot products instead of cosines; `control`,
     which is `matched` with the outlines of the other images instead of its own (things are in the middle of photos);
     `eye_ear`, how much of the background is less like the eye than the ear is, and `eye_ear_matched`, how much of that
-    which is as far from the eye as the ear. These two are None where the model does not see both, or sees them in one patch.
+    which is as far from the eye as the ear. Both are None where the model does not see both, or sees them in one patch.
     """
     if missing := sorted(set(outlines) - set(images)):
-        raise InspectionError(f"{missing[0]} has an outline, but it is not among the images.", got=f"{len(images)} images.")
+        raise InspectionError(
+            f"{missing[0]} has an outline, but it is not among the images.", got=f"{len(images)} images."
+        )
+    model = require_tokens(model)
     grid = model.spec.layout.grid
     inputs, windows = {}, {}
     for name in outlines:

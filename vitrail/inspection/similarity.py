@@ -1,11 +1,11 @@
-"""How alike the tokens of an image are, block by block, and whether the parts of one thing are more alike than the rest.
+"""How alike the tokens of an image are, block by block, and whether the parts of one thing are more alike.
 
-Near patches are alike in any photo, and an animal is in one place. So a part of the animal is compared with a part of the
-background that is as far away: this, `Parts.matched`, is the statistic that decides.
+Near patches are alike in any photo, and a thing is in one place. So a part of the thing is compared with a part of the
+background that is equally far away: `Parts.matched`, the statistic that decides.
 
-Similarity is the cosine, not the bare dot product, which would rank patches by their norms (in the last blocks of a
-DeiT, background tokens have the largest), and not the cosine about the mean token, which depends on how much of the image
-the animal fills: if most of it, the mean token is the animal.
+Similarity is the cosine. The bare dot product favours tokens with large norms: in the last blocks of DeiT-Ti, those of
+the background. The cosine about the mean token measures how much of the image the thing fills instead: over 20 photos
+`matched` then correlates by -0.9 with that (plain cosine: -0.8 to 0).
 """
 
 from __future__ import annotations
@@ -45,17 +45,22 @@ class Parts(NamedTuple):
     """The same for two tokens that are equally far away from it; 0.5 is chance, whatever near tokens have in common."""
 
 
-@torch.no_grad()
-def trace_tokens(model: Classifier, images: Float[Tensor, "B C Y X"]) -> Trace:
-    """Run the model and record the tokens of every block; reject a model without a grid of tokens in each block."""
+def require_tokens(model: Classifier) -> VisionTransformer:
+    """Return the model; reject one without a grid of tokens in each block."""
     if not isinstance(model, VisionTransformer):
         raise InspectionError(
             "this model has no grid of tokens in each block to compare.",
             got=f"a {type(model).__name__}.",
             hint="a Vision Transformer, such as vit_base_patch16_224.",
         )
+    return model
+
+
+@torch.no_grad()
+def trace_tokens(model: Classifier, images: Float[Tensor, "B C Y X"]) -> Trace:
+    """Run the model and record the tokens of every block."""
     with eval_mode(model):
-        return trace(model, images)
+        return trace(require_tokens(model), images)
 
 
 def iter_similarity(traced: Trace) -> Iterator[Float[Tensor, "B Y*X Y*X"]]:
