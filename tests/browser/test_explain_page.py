@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
 from playwright.sync_api import Browser, Page
 
@@ -79,6 +80,8 @@ def test_the_page_opens_anywhere(
         button.click()
     assert messages == []
     assert "</script><b>" in page.inner_text("main")
+    if kind == "vit":
+        assert Axe().run(page).response["violations"] == []
     page.close()
 
 
@@ -151,6 +154,8 @@ def test_blocks_heads_views_and_classes_switch(chromium: Browser, pages: dict[st
         lambda: page.get_by_role("button", name="Rollout").click(),
         lambda: page.get_by_role("button", name="Grad-CAM").click(),
         lambda: page.locator("[data-class]").nth(1).click(),
+        lambda: page.get_by_role("button", name="Token similarity").click(),
+        lambda: page.locator("#layer").fill("1"),
         lambda: page.get_by_role("button", name="Token colours").click(),
         lambda: page.get_by_role("button", name="Position embeddings").click(),
         lambda: page.locator("#opacity").fill("0.1"),
@@ -264,6 +269,44 @@ def test_pooled_attention_is_drawn_in_place(
             assert shades.setdefault(alike[row][column], colours[row][column]) == colours[row][column]
     assert len(set(shades.values())) > 4
     assert "squares of 2 x 2 patches" in page.inner_text("main")
+    page.close()
+
+
+@pytest.mark.parametrize(("pooled", "limit"), [(1, 400_000), (2, 200)])
+def test_how_alike_every_other_token_is(
+    chromium: Browser, messages: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pooled: int, limit: int
+) -> None:
+    """The numbers of the page are those of Python, also where a grid of 5 x 7 is averaged over squares."""
+    monkeypatch.setattr("vitrail.inspection.page.MAX_TOKEN_SIMILARITY", limit)
+    model = fill(create_model("vit_mu_patch16_224", image_size=(80, 112), num_classes=3), 0.1).eval()
+    pixels = np.random.default_rng(0).integers(0, 256, (80, 112, 3), dtype=np.uint8)
+    found = explain(model, pixels, methods=["rollout"])
+    (tmp_path / "page.html").write_text(found.page())
+    page = open_page(chromium, tmp_path / "page.html", messages)
+    page.get_by_role("button", name="Token similarity").click()
+    page.locator("#layer").fill("1")
+    page.locator("#stage").focus()
+    page.keyboard.press("ArrowUp")
+    assert "Block 1 of 2. How alike its output tokens are to the patch in row 2, column 4" in page.inner_text(
+        "#caption"
+    )
+    assert ("squares of 2 x 2 patches" in page.inner_text("#caption")) == (pooled == 2)
+    script = """async () => {
+        const explanation = await Explanation.unpack(JSON.parse(document.getElementById("data").textContent));
+        const { values, low, high } = explanation.tokenSimilarity(1, 23);
+        return [[...values], low, high, explanation.data.similarity]; }"""
+    values, low, high, data = page.evaluate(script)
+    expected = list(found.similarity())[2].reshape(5, 7, 5, 7)
+    squares = [slice(start, start + pooled) for start in range(0, 7, pooled)]
+    block = {
+        (row, column): (squares[row // pooled], squares[column // pooled]) for row in range(5) for column in range(7)
+    }
+    means = np.array([expected[(*block[3, 2], *block[divmod(cell, 7)])].mean() for cell in range(35)])
+    assert data["pooled"] == pooled
+    np.testing.assert_allclose(values, means, atol=1.01 / data["shades"])
+    assert low == min(values)
+    assert low < high < (1 if pooled == 1 else 1.01)
+    assert messages == []
     page.close()
 
 

@@ -3,7 +3,7 @@
 
 class Explanation {
   static async unpack(data) {
-    const { attention, positions } = data, maps = {};
+    const { attention, positions, similarity } = data, maps = {};
     for (const [method, map] of Object.entries(data.maps)) maps[method] = await unpack(map.levels);
     const explanation = new Explanation();
     Object.assign(explanation, { data, attention, maps, grid: data.grid });
@@ -12,6 +12,7 @@ class Explanation {
     explanation.prefixes = attention && (await unpack(attention.prefixes, Uint16Array));
     explanation.colours = data.colours && (await unpack(data.colours));
     explanation.positions = positions && (await unpack(positions.levels));
+    explanation.similarities = similarity && (await unpack(similarity.levels));
     explanation.prefix = attention ? attention.prefix.length : 0;
     explanation.latents = attention?.latents ?? 0; // a Perceiver: row 0 is the mean of all latents, then one row for each
     explanation.pooled = attention ? attention.pooled : 1;
@@ -28,7 +29,7 @@ class Explanation {
   // The available views and the titles of their buttons.
   get titles() {
     const methods = Object.keys(this.maps).map((method) => [method, this.data.maps[method].title ?? capital(method)]);
-    const inner = [["attention", this.latents ? "Cross-attention" : "Attention", this.attention], ["colours", "Token colours", this.colours], ["positions", "Position embeddings", this.positions]];
+    const inner = [["attention", this.latents ? "Cross-attention" : "Attention", this.attention], ["similarity", "Token similarity", this.similarities], ["colours", "Token colours", this.colours], ["positions", "Position embeddings", this.positions]];
     return new Map([...methods, ...inner.filter(([, , present]) => present).map(([name, title]) => [name, title])]);
   }
 
@@ -66,6 +67,21 @@ class Explanation {
     return this.upsample(row, side).map((level) => (level - low) / Math.max(1, 255 - low));
   }
 
+  // The cosine similarity of a cell's token after a block to all others, from its upper triangle; and the range of the others.
+  tokenSimilarity(layer, cell) {
+    const [rows, columns] = this.grid, { pooled, shades } = this.data.similarity, width = Math.ceil(columns / pooled);
+    const num = Math.ceil(rows / pooled) * width, own = Math.floor(Math.floor(cell / columns) / pooled) * width + Math.floor((cell % columns) / pooled);
+    const at = (low, high) => this.similarities[(layer * num * (num + 1) - low * (low - 1)) / 2 + low * num + high - low];
+    const cosines = new Float32Array(num).map((_, other) => (2 * at(Math.min(own, other), Math.max(own, other))) / shades - 1);
+    const others = cosines.filter((_, other) => other !== own);
+    return { values: this.upsample(cosines, pooled), low: Math.min(...others), high: Math.max(...others) };
+  }
+
+  similarityMap(layer, cell) {
+    const { values, low, high } = this.tokenSimilarity(layer, cell);
+    return values.map((value) => Math.min(1, (value - low) / Math.max(1e-6, high - low)));
+  }
+
   // The fraction of a token's attention that goes to each prefix token.
   prefixAttention(layer, head, token) {
     const heads = this.heads(head);
@@ -82,6 +98,7 @@ class Explanation {
     const grid = this.grid, numCells = grid[0] * grid[1];
     if (view === "attention") return { grid, values: this.attentionMap(layer, head, token) };
     if (view === "colours") return { grid, values: this.colours.subarray(layer * numCells * 3, (layer + 1) * numCells * 3), coloured: true };
+    if (view === "similarity") return { grid, values: this.similarityMap(layer, this.cell(token)) };
     if (view === "positions") return { grid, values: this.positionSimilarity(this.cell(token)) };
     return { grid, values: Float32Array.from(this.maps[view].subarray(classIndex * numCells, (classIndex + 1) * numCells), (level) => (level / 255) ** 2) };
   }
@@ -103,6 +120,11 @@ class Explanation {
       const prefix = this.attention.prefix.map((name, index) => `${name} (${percent(fractions[index])})`).join(", ");
       const patches = `the patches (${percent(Math.max(0, 1 - fractions.reduce((sum, value) => sum + value, 0)))})`;
       return `${block}, ${ofHead}. ${capital(this.name(token))} attends to ${prefix ? `${prefix} and ` : ""}${patches}.`;
+    }
+    if (view === "similarity") {
+      const { low, high } = this.tokenSimilarity(layer, this.cell(token)), { pooled } = this.data.similarity;
+      const coarse = pooled > 1 ? ` To keep this page small, it is averaged over squares of ${pooled} x ${pooled} patches.` : "";
+      return `${block}. How alike its output tokens are to ${this.name(this.prefix + this.cell(token))}: cosine similarity from ${low.toFixed(2)} (dark) to ${high.toFixed(2)} (yellow).${coarse}`;
     }
     if (view === "colours") return `${block}. Its output tokens as colours, by their first three principal components: similar tokens have similar colours.`;
     if (view === "positions") return `Cosine similarity between the position embedding of ${this.name(this.prefix + this.cell(token))} and all others.`;

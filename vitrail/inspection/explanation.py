@@ -24,6 +24,7 @@ from vitrail.errors import InspectionError
 from vitrail.inspection import latents, trace
 from vitrail.inspection.adopt import adopt
 from vitrail.inspection.class_names import class_index
+from vitrail.inspection.similarity import iter_similarity, trace_tokens
 from vitrail.percent import percent
 from vitrail.run.predictor import calibration_of, labels_of
 
@@ -69,6 +70,11 @@ class Explanation:
     def attention(self) -> Iterator[Float[NDArray[np.float32], "H N N"]]:
         """The attention weights of each block in turn; for a Perceiver, each stage's from latents to inputs."""
         return iter_attention(self.model, self.inputs)
+
+    def similarity(self) -> Iterator[Float[NDArray[np.float32], "Y*X Y*X"]]:
+        """The cosine similarity of any two patch tokens: before the first block, then after each."""
+        for similarity in iter_similarity(trace_tokens(self.model, self.inputs)):
+            yield similarity[0].cpu().numpy()
 
     def figure(self) -> Any:
         """The image and the heatmaps as a matplotlib figure."""

@@ -21,6 +21,7 @@ from vitrail.errors import InspectionError
 from vitrail.inspection import embedding, latents, trace
 from vitrail.inspection.data_url import data_url, image_url
 from vitrail.inspection.explanation import METHODS, Explanation
+from vitrail.inspection.similarity import iter_similarity
 from vitrail.model.perceiver import Perceiver
 from vitrail.model.vit import VisionTransformer
 from vitrail.pages import render_template
@@ -31,6 +32,7 @@ MAX_ATTENTION = 2_300_000  # characters of packed attention
 SHADES = (255, 63, 31, 15)
 ROW_STEP = 16  # every 16th row is packed to estimate the size of all
 MAX_SIMILARITIES = 340_000  # values of position similarity
+MAX_TOKEN_SIMILARITY = 400_000  # characters of packed token similarity
 NUM_FILTERS = 28
 Layers = Callable[..., Iterator[torch.Tensor]]
 """The attention weights [H, rows, tokens] of each layer in turn; given rows, only those."""
@@ -90,7 +92,7 @@ def page_data(explanation: Explanation) -> dict[str, Any]:
 
 @torch.no_grad()
 def _encoder_data(explanation: Explanation, model: VisionTransformer) -> dict[str, Any]:
-    """Attention, token colours, position similarity and patch embedding filters."""
+    """Attention, token similarity and colours, position similarity and patch embedding filters."""
     with trace.eval_mode(model):
         traced = trace.trace(model, explanation.inputs)
     outputs = (*traced.inputs[1:], traced.output)
@@ -109,6 +111,7 @@ def _encoder_data(explanation: Explanation, model: VisionTransformer) -> dict[st
             "prefix": _prefix_names(model),
             **_pack_attention(layers, traced.layout, traced.output.x.shape[1]),
         },
+        "similarity": _pack_similarity([each[0].cpu() for each in iter_similarity(traced)][1:], traced.layout),
         "colours": _pack((torch.stack(colours) * 255).round().byte().numpy()),
         "positions": _pack_positions(model),
         "filters": _encode_filters(model),
@@ -177,6 +180,22 @@ def _pool(weights: torch.Tensor, layout: Layout, side: int) -> NDArray[np.float3
         return cells.flatten(-2).numpy()
     small = F.avg_pool2d(cells.flatten(0, -3)[:, None], side, ceil_mode=True)
     return small.view(*weights.shape[:-1], -1).numpy()
+
+
+def _pack_similarity(layers: list[torch.Tensor], layout: Layout) -> dict[str, Any]:
+    """The similarity of any two patch tokens after each block, each pair once: rows of the upper triangle.
+
+    Large models get fewer shades, larger ones also pooled cells, as for attention.
+    """
+    cells = Layout(layout.grid)
+    for pooled in (2**power for power in range(max(cells.grid).bit_length())):
+        matrices = [_pool(torch.from_numpy(_pool(each, cells, pooled).T.copy()), cells, pooled) for each in layers]
+        triangles = np.stack([each[np.triu_indices(len(each))] for each in matrices])
+        for shades in SHADES:
+            levels = _pack(((triangles.clip(-1, 1) + 1) / 2 * shades).round().astype(np.uint8))
+            if len(levels) <= MAX_TOKEN_SIMILARITY:
+                return {"levels": levels, "shades": shades, "pooled": pooled}
+    return {"levels": levels, "shades": shades, "pooled": pooled}
 
 
 def _to_uint16(fractions: NDArray[np.float32]) -> NDArray[np.uint16]:

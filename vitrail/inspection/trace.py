@@ -22,9 +22,10 @@ from vitrail.tokens import Layout, Tokens
 
 
 class Trace(NamedTuple):
-    """The tokens before each block, the normalised output tokens, and the logits."""
+    """The tokens before each block, those after the last one, the normalised output tokens, and the logits."""
 
     inputs: tuple[Tokens, ...]
+    last: Tokens
     output: Tokens
     logits: Float[Tensor, "B K"]
 
@@ -32,6 +33,11 @@ class Trace(NamedTuple):
     def layout(self) -> Layout:
         """The layout of the output tokens."""
         return self.output.layout
+
+    @property
+    def stages(self) -> tuple[Tokens, ...]:
+        """The tokens before the first block, then after each."""
+        return (*self.inputs, self.last)
 
 
 def has_attention(model: nn.Module) -> TypeGuard[VisionTransformer]:
@@ -84,7 +90,7 @@ def trace(model: VisionTransformer, images: Float[Tensor, "B C *size"]) -> Trace
         inputs.append(tokens)
         tokens = block(tokens)
     output = tokens.with_x(model.norm(tokens.x))
-    return Trace(tuple(inputs), output, model.classify(output))
+    return Trace(tuple(inputs), tokens, output, model.classify(output))
 
 
 def attention_weights(block: Any, tokens: Tokens, queries: Tensor | None = None) -> Float[Tensor, "B H N N"]:

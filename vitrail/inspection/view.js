@@ -104,7 +104,7 @@ class View {
 
   draw() {
     const { state, explanation, parts } = this, { view, layer, head, token } = state;
-    const marked = view === "positions" || (view === "attention" && !explanation.latents && token >= explanation.prefix) ? explanation.cell(token) : null;
+    const marked = ["positions", "similarity"].includes(view) || (view === "attention" && !explanation.latents && token >= explanation.prefix) ? explanation.cell(token) : null;
     this.overlay.draw({ ...explanation.map(state), opacity: state.opacity, marked, cells: explanation.grid });
     parts.caption.textContent = explanation.caption(state);
     for (const [key, value] of [["view", view], ["class", state.classIndex], ["token", token]])
@@ -132,7 +132,7 @@ class View {
     Object.assign(state, change);
     this.beforeHover = null;
     // Not every view depends on the block, head or token: changing one of these may switch to the attention view.
-    const supported = { layer: ["attention", "colours"], head: ["attention"], token: ["attention", "positions"] };
+    const supported = { layer: ["attention", "colours", "similarity"], head: ["attention"], token: ["attention", "positions", "similarity"] };
     for (const [key, views] of Object.entries(supported)) if (key in change && !views.includes(state.view)) state.view = "attention";
     if ("classIndex" in change && explanation.maps[state.view] === undefined) state.view = explanation.maps.relevance ? "relevance" : Object.keys(explanation.maps)[0];
     if (this.playing && !supported.layer.includes(state.view)) this.stop();
