@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -15,12 +15,13 @@ from torch import Tensor
 
 from vitrail.benchmark.experiment import Laboratory
 from vitrail.benchmark.verdict import Row
-from vitrail.catalogue import create_model
+from vitrail.catalogue import build, create_model
 from vitrail.data.find import open_data
 from vitrail.data.prepare.image import image_loader
 from vitrail.data.table import Table
 from vitrail.errors import DataError, WeightsError
 from vitrail.inspection.distance import measure_heads
+from vitrail.inspection.outline import measure_outlines, read_outlines
 from vitrail.model.vit import VisionTransformer
 from vitrail.training.recipe.image.linear import cross_validate, fit_linear
 from vitrail.training.view import SilentView
@@ -29,6 +30,8 @@ NAME = "deit_tiny_patch16_224"
 GIGAFLOPS = 2.5  # of DeiT-Ti at 224 pixels
 PER_BREED = 5  # images to train a probe on, and as many to test it
 FOLDS = 5
+OUTLINES = Path(__file__).parent / "claim" / "outlines.json"
+NUM_PARTS = 3  # of the outlined images, one per seed
 
 
 def load_deit(lab: Laboratory, side: int = 224) -> VisionTransformer:
@@ -158,6 +161,39 @@ def _images(model: VisionTransformer, table: Table) -> Iterator[Tensor]:
         yield batch.fields["image"]
 
 
-def read_outlines() -> dict[str, list[list[float]]]:
-    """The outlines of animals, drawn by hand: the file in Oxford Pets, and a polygon in fractions of its sides."""
-    return json.loads((Path(__file__).parent / "claim" / "outlines.json").read_text(encoding="utf-8"))
+@dataclass(frozen=True)
+class OutlinedTokens:
+    """Whether the tokens of one animal are alike, in DeiT-Ti and in the same network with random weights."""
+
+    seed: int = 0
+    """Of the random weights; it also chooses a third of the images."""
+
+    @property
+    def key(self) -> str:
+        """Everything that determines the result."""
+        return f"deit outlines seed={self.seed}"
+
+    @property
+    def cost(self) -> float:
+        """The teraflops of the forward pass of all images, twice, and of comparing their tokens."""
+        return 0.5
+
+    def run(self, lab: Laboratory) -> Row:
+        """Measure every image in both models; values are means over all blocks."""
+        began = time.process_time()
+        outlines = dict(list(read_outlines(OUTLINES).items())[self.seed % NUM_PARTS :: NUM_PARTS])
+        source = open_pets(lab)
+        images = {name: item.content() for item in source for name in outlines if item.name.endswith(name)}
+        trained = load_deit(lab)
+        torch.manual_seed(self.seed)
+        random = build(trained.spec).eval()
+        random.about = trained.about
+        found: Row = {}
+        for prefix, model in (("", trained), ("random_", random)):
+            rows = measure_outlines(model, images, outlines)
+            for field in ("matched", "control", "eye_ear_matched"):
+                values = [[row[field] for row in rows if row["image"] == name and row["block"]] for name in outlines]
+                found[f"{prefix}{field}"] = [fmean(each) for each in values if None not in each]
+            blocks = sorted({row["block"] for row in rows})
+            found[f"{prefix}by_block"] = [fmean(row["matched"] for row in rows if row["block"] == b) for b in blocks]
+        return {**found, "n": len(outlines), "processor_seconds": round(time.process_time() - began, 1)}
