@@ -27,8 +27,8 @@ SPARE = {  # what experiments measure besides accuracy
     "permuted_accuracy": 0.3,
     "unchanged": 1.0,
     "processor_seconds": 60.0,
-    **dict.fromkeys(("matched", "control", "random_matched", "eye_ear_matched"), [0.6, 0.7]),
-    **dict.fromkeys(("by_block", "random_by_block"), [0.6] * 13),
+    **{name: [0.6, 0.7] for name in ("matched", "control", "random_matched", "eye_ear_matched")},
+    **{name: [0.6] * 13 for name in ("by_block", "random_by_block")},
 }
 
 

@@ -10,9 +10,9 @@ DECK = "002"
 CLAIM = "Tokens of parts of one thing are alike: eye and ear have a larger dot product than eye and background."
 PAPER = "The deck gives it as intuition for attention (z_eye z_ear > z_eye z_background), without a measurement."
 EXPERIMENT = (
-    "DeiT-Ti on 20 images of Oxford Pets whose animals were outlined by hand. How often a patch inside the outline is more "
-    "like another one inside than like a patch outside that is equally far away, over all blocks (chance 50 %). Controls: "
-    "the outlines of other images, and random weights, three seeds. Intervals are over images."
+    "DeiT-Ti on 20 images of Oxford Pets whose animals were outlined by hand. How often a patch inside the outline is "
+    "more like another one inside than like a patch outside that is equally far away, over all blocks (chance 50 %). "
+    "Controls: the outlines of other images, and random weights, three seeds. Intervals are over images."
 )
 
 
