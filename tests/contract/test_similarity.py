@@ -40,7 +40,7 @@ def blob(rows: int = 6, columns: int = 9) -> np.ndarray:
     return mask
 
 
-def test_tokens_of_two_kinds_are_told_apart() -> None:
+def test_two_kinds_of_tokens_are_separated() -> None:
     mask = blob()
     same = (mask.flatten()[:, None] == mask.flatten()).astype(np.float32)
     assert compare_parts(same, mask) == (1.0, 0.0, 1.0, 1.0, 1.0)
