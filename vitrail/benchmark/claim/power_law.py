@@ -14,8 +14,8 @@ CLAIM = "The error of a family of models is a saturating power law of compute, s
 PAPER = "E = 0.12 + 0.63 (C + 0.52)^-0.32 for a family of ViTs (arXiv 2106.04560, figure 2)."
 EXPERIMENT = (
     "Two sizes of ViT on 50,000 images of CIFAR-10 at 16 x 16 pixels with 1/32 to 1/2 teraflop, the better size of "
-    "each; a law fitted to these predicts the error with one teraflop. That the deck's constants are recovered from noisy "
-    "points is shown in docs/scaling.md."
+    "each; a law fitted to these predicts the error with one teraflop. That the deck's constants are recovered from "
+    "noisy points is shown in docs/scaling.md."
 )
 SIZES: tuple[Size, ...] = ("small", "medium")
 BUDGETS = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)  # the last one is predicted
