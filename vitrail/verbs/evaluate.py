@@ -94,10 +94,7 @@ def evaluate(
         own: dict[str, Any] = {"policy": policy} if kind == ALIGNMENT else {}
         return _evaluate_kind(str(kind), model, data, split=split, batch_size=batch_size, progress=progress, **own)
     target = find_target(model)
-    if isinstance(data, Source):
-        all_splits = data
-    else:
-        all_splits = open_data(data, data_dir=data_dir, target=target, progress=progress)
+    all_splits = _open_source(data, data_dir=data_dir, target=target, progress=progress)
     split = split or next((name for name in ("test", "val") if name in all_splits.split_names), None)
     source = all_splits if split is None else all_splits.split(split)
     learned_from = split in {None, "train"} and was_trained_on(model, all_splits)
@@ -129,6 +126,10 @@ def evaluate(
         learned_from=learned_from,
         compared=None if compare is None else compare_rows(evaluated[1][1], rows),
     )
+
+
+def _open_source(data: str | Path | Source, **options: Any) -> Source:
+    return data if isinstance(data, Source) else open_data(data, **options)
 
 
 def _evaluate_kind(
