@@ -211,8 +211,10 @@ def test_reasons_follow_from_the_facts() -> None:
     same = DataResult("cifar_10", "x", task.classes, task.train, task.train, task.test, {"probe": score_of(0.9)})
     large = Backbone("vit_large_patch16_384", 307_000_000, (384, 384))
     assert next(row for row in make_rows([same], large, ["probe"]) if row.title == "CIFAR-10").reasons == ()
-    assert "pretrained on is not known" in common_reasons(large, ["finetune"], None)[0]
-    assert len(common_reasons(large, ["finetune"], None)) == 1
+    assert "pretrained on is not known" in common_reasons(large, ["finetune"], 2.0)[0]
+    assert common_reasons(large, ["finetune"], 2.0)[1:] == ("at most 2 minutes per run",)
+    resized = SMALL._replace(changes=("position table: 14 x 14 to 4 x 4",))
+    assert "another image size; position table: 14 x 14 to 4 x 4" in common_reasons(resized, ["probe"], 2.0)[2]
     assert "other weights: vit_mu" in common_reasons(SMALL, ["probe"], 2.0)[0]
     assert plain_name("CIFAR-10") == plain_name("cifar_10")
 

@@ -125,6 +125,8 @@ class Backbone(NamedTuple):
     name: str
     num_params: int
     image_size: tuple[int, ...]
+    changes: tuple[str, ...] = ()
+    """How its weights were adapted to that size."""
 
 
 @cache
@@ -162,7 +164,7 @@ def mean_of(scores: Sequence[RecipeScore]) -> tuple[float, Interval]:
     return fmean(each.value for each in scores), mean_proportion_interval(hits, nums)
 
 
-def common_reasons(backbone: Backbone, recipes: Sequence[str], minutes: float | None) -> tuple[str, ...]:
+def common_reasons(backbone: Backbone, recipes: Sequence[str], minutes: float) -> tuple[str, ...]:
     """Why no row can equal the paper's."""
     columns = paper_tables().columns
     params = f"{backbone.num_params / 1e6:,.1f} M parameters"
@@ -175,7 +177,8 @@ def common_reasons(backbone: Backbone, recipes: Sequence[str], minutes: float | 
     ]
     if "probe" in recipes:
         reasons.append("the probe trains a linear layer on frozen features; the paper trains all weights")
-    if minutes is not None and set(recipes) != {"probe"}:
+    reasons += [f"the weights are for another image size; {change}" for change in backbone.changes]
+    if set(recipes) != {"probe"}:
         reasons.append(f"at most {minutes:g} minutes per run")
     return tuple(reasons)
 

@@ -29,7 +29,7 @@ def command(
     ] = None,
     recipes: Annotated[str, typer.Option(help="probe (frozen), finetune, or both.")] = "probe,finetune",
     examples: Annotated[int, typer.Option(min=1, help="Training images of each data set; VTAB's by default.")] = 1000,
-    minutes: Annotated[float | None, typer.Option(help="The time for each run; 10 by default.")] = None,
+    minutes: Annotated[float, typer.Option(help="The time for each run.")] = 10.0,
     seeds: Annotated[int, typer.Option(min=1, help="Repetitions, each with other training images.")] = 1,
     run: Annotated[Path, typer.Option(help="The folder of all runs.")] = Path("runs/transfer"),
     out: Annotated[Path | None, typer.Option(help="The HTML page; transfer.html in that folder by default.")] = None,

@@ -38,7 +38,7 @@ from vitrail.errors import DataError, RunError, SpecError
 from vitrail.files import write_text
 from vitrail.pages import check_page
 from vitrail.report.transfer import render_transfer
-from vitrail.request import RECIPES, parse_request
+from vitrail.request import DEFAULT_MINUTES, RECIPES, parse_request
 from vitrail.run import directory
 from vitrail.training.splits import fingerprint
 from vitrail.training.view import SilentView, View
@@ -62,7 +62,7 @@ class Transfer(NamedTuple):
     image_size: tuple[int, ...]
     recipes: tuple[str, ...]
     examples: int
-    minutes: float | None
+    minutes: float
     seeds: int
     columns: tuple[str, ...]
     """The models of the paper, in the order of the scores of each row's `paper`."""
@@ -109,7 +109,7 @@ class Settings(NamedTuple):
     model: str | None
     image_size: tuple[int, ...]
     examples: int
-    minutes: float | None
+    minutes: float
     command: str
     folder: Path
     view: View
@@ -122,7 +122,7 @@ def transfer(
     model: str | None = None,
     recipes: Sequence[str] = RECIPE_NAMES,
     examples: int = NUM_EXAMPLES,
-    minutes: float | None = None,
+    minutes: float = DEFAULT_MINUTES,
     seeds: int = 1,
     run: str | Path = "runs/transfer",
     out: str | Path | None = None,
@@ -253,7 +253,8 @@ def _check_requests(data_sets: Sequence[DataSet], recipes: Sequence[str], settin
             request.kind.check_source(request.source)
     backbone = request.new_model(num_classes=0)
     num_params = sum(parameter.numel() for parameter in backbone.parameters())
-    return Backbone(backbone.name, num_params, tuple(backbone.spec.image_size))
+    resized = tuple(change for change in backbone.changes if change.startswith("position table"))
+    return Backbone(backbone.name, num_params, tuple(backbone.spec.image_size), resized)
 
 
 def _transfer_all(
