@@ -30,7 +30,8 @@ RECIPES = ("probe", "finetune")
 def page_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     backbone = Backbone("vit_mu_patch4_16", 20_000, (16, 16))
     seeds = [
-        SeedScore(seed, f"pets/probe/seed-{seed}/run", 0.7, 0.7 + seed / 20, 740, {"run": 0.7}, 60.0) for seed in (0, 1)
+        SeedScore(seed, f"pets/probe/seed-{seed}/run", 0.7, 0.7 + seed / 20, 740, {"run": 0.7}, {"run": 9}, 60.0)
+        for seed in (0, 1)
     ]
     names = ("pets", "CIFAR-10", "<b>mine</b>" * 4)
     results = [DataResult(name, name, 37, 5000, 1000, 740, dict.fromkeys(RECIPES, pool_seeds(seeds))) for name in names]

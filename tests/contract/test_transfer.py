@@ -144,7 +144,7 @@ def test_a_test_split_is_held_out_where_there_is_none(tmp_path: Path) -> None:
 
 
 def score_of(value: float, num: int = 100) -> RecipeScore:
-    return pool_seeds([SeedScore(0, "run", value, value, num, {}, 1.0)])
+    return pool_seeds([SeedScore(0, "run", value, value, num, {}, {}, 1.0)])
 
 
 def test_one_seed_has_the_interval_of_its_images() -> None:
@@ -154,7 +154,7 @@ def test_one_seed_has_the_interval_of_its_images() -> None:
 
 
 def test_seeds_that_differ_widen_the_interval() -> None:
-    seeds = [SeedScore(number, "run", 0.5, value, 100, {}, 1.0) for number, value in enumerate((0.7, 0.8, 0.9))]
+    seeds = [SeedScore(number, "run", 0.5, value, 100, {}, {}, 1.0) for number, value in enumerate((0.7, 0.8, 0.9))]
     found = pool_seeds(seeds)
     assert found.value == pytest.approx(0.8)
     assert found.spread == pytest.approx(0.1)

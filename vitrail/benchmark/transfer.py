@@ -66,6 +66,8 @@ class SeedScore(NamedTuple):
     num_test: int
     tried: dict[str, float]
     """The validation score of each run that was tried, by its folder."""
+    steps: dict[str, int]
+    """Their steps: in minutes on a busy machine some get fewer than others."""
     seconds: float
     """Of all of them."""
 

@@ -293,7 +293,9 @@ def _transfer_one(
     data_set: DataSet, recipe: str, seed: int, folder: Path, settings: Settings, counter: Iterator[int], label: str
 ) -> SeedScore:
     """Try each candidate, and test the one with the best validation score."""
-    source, tried, seconds = data_set.draw(settings.examples, seed), {}, 0.0
+    source, seconds = data_set.draw(settings.examples, seed), 0.0
+    tried: dict[str, float] = {}
+    steps: dict[str, int] = {}
     for name, words in _candidates(recipe).items():
         settings.view.say(f"Run {next(counter)} {label}{', ' if words else ''}{words[0] if words else ''}.")
         result = train(
@@ -309,11 +311,11 @@ def _transfer_one(
             command=settings.command,
             view=settings.view,
         )
-        tried[name] = result.val["top1"]
+        tried[name], steps[name] = result.val["top1"], result.steps
         seconds += result.seconds
     best = max(tried, key=lambda name: tried[name])
     top1 = _test(settings.folder / folder, best, tried[best], data_set.test, settings.view)
-    return SeedScore(seed, str(folder / best), tried[best], top1, len(data_set.test), tried, seconds)
+    return SeedScore(seed, str(folder / best), tried[best], top1, len(data_set.test), tried, steps, seconds)
 
 
 def _test(folder: Path, run: str, val: float, test: Table, view: View) -> float:
