@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from vitrail.verbs.search import search
     from vitrail.verbs.serve import serve
     from vitrail.verbs.train import find_lr, train
+    from vitrail.verbs.transfer import transfer
 
 __version__ = "0.3.0"
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "search",
     "serve",
     "train",
+    "transfer",
 ]
 
 MODULES = {
@@ -73,6 +75,7 @@ MODULES = {
     "serve": "vitrail.verbs.serve",
     "load": "vitrail.run.artefact",
     "train": "vitrail.verbs.train",
+    "transfer": "vitrail.verbs.transfer",
 }
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 Z_TWO_SIDED_95 = 1.959963984540054  # normal quantile of a two-sided 95 % interval
 Interval = tuple[float, float]
 Counts = NDArray[np.int64]
+Numbers = NDArray[np.float64]
 RESAMPLES = 500
 MIN_EXPECTED = 5  # hits or misses; with fewer, the bootstrap interval alone is too narrow
 
@@ -24,7 +25,7 @@ def wilson_interval(hits: float, num: float) -> Interval:
     return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
 
 
-def mean_proportion_interval(hits: Counts, nums: Counts) -> Interval:
+def mean_proportion_interval(hits: Counts | Numbers, nums: Counts | Numbers) -> Interval:
     """The 95 % interval of the mean of several groups' proportions: Wilson's, with an effective sample size.
 
     For the variance, four pseudo-images shrink each proportion towards the mean, and two pseudo-groups shrink the mean

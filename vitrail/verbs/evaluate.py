@@ -68,7 +68,7 @@ class Evaluation(Summary):
 
 def evaluate(
     model: str | Path,
-    data: str | Path,
+    data: str | Path | Source,
     *,
     weights: str | Path | None = None,
     compare: str | Path | None = None,
@@ -94,7 +94,7 @@ def evaluate(
         own: dict[str, Any] = {"policy": policy} if kind == ALIGNMENT else {}
         return _evaluate_kind(str(kind), model, data, split=split, batch_size=batch_size, progress=progress, **own)
     target = find_target(model)
-    all_splits = open_data(data, data_dir=data_dir, target=target, progress=progress)
+    all_splits = _open_source(data, data_dir=data_dir, target=target, progress=progress)
     split = split or next((name for name in ("test", "val") if name in all_splits.split_names), None)
     source = all_splits if split is None else all_splits.split(split)
     learned_from = split in {None, "train"} and was_trained_on(model, all_splits)
@@ -128,8 +128,12 @@ def evaluate(
     )
 
 
+def _open_source(data: str | Path | Source, **options: Any) -> Source:
+    return data if isinstance(data, Source) else open_data(data, **options)
+
+
 def _evaluate_kind(
-    kind: str, model: str | Path, data: str | Path, **options: Any
+    kind: str, model: str | Path, data: str | Path | Source, **options: Any
 ) -> TextEvaluation | AlignedEvaluation:
     """Evaluate a model that is no classifier, as its kind does."""
     opened: Any = load_aligned(model) if kind == ALIGNMENT else load_text_model(model)

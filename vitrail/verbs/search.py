@@ -19,6 +19,7 @@ from vitrail.data.text.corpus import TABLE_SUFFIXES, TEXT_SUFFIXES, read_text
 from vitrail.errors import DataError
 from vitrail.files import write_text
 from vitrail.metric.retrieval import nearest
+from vitrail.pages import check_page
 from vitrail.report.search import render_search
 from vitrail.run.aligned_model import AlignedModel, load_aligned
 
@@ -76,7 +77,7 @@ def search(
     """
     opened = load_aligned(run)
     if out is not None:
-        _check_page(Path(out))
+        check_page(Path(out), DataError)
     query_modality, content = _read_query(os.fspath(query), opened)
     own_sample = opened.read(query_modality, content, os.fspath(query))
     chosen, candidates, total = _open_candidates(os.fspath(data), opened, modality, query_modality)
@@ -98,14 +99,6 @@ def search(
     page = Path(out)
     write_text(render_search(result, content), page, DataError)
     return result._replace(page=page)
-
-
-def _check_page(page: Path) -> None:
-    """Fail before the work if the page cannot be written."""
-    if page.suffix.lower() not in (".html", ".htm"):
-        raise DataError("the page must be an HTML file.", got=f"{page}.", hint=f"{page.with_suffix('.html')}.")
-    if not page.absolute().parent.is_dir() or page.is_dir():
-        raise DataError(f"{page} cannot be written.", got="no such folder.", hint="a file in an existing folder.")
 
 
 def _read_query(query: str, opened: AlignedModel) -> tuple[str, Any]:
