@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import shlex
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from tests.conftest import ROOT
 from vitrail import catalogue, plug
 from vitrail.__main__ import build_app
 from vitrail.errors import VitrailError
+from vitrail.percent import percent, percent_range
 
 PAGE = (ROOT / "docs" / "systems.md").read_text(encoding="utf-8")
 REGISTRIES = {
@@ -99,3 +101,15 @@ def check_command(line: str) -> None:
 def test_commands_that_do_not_exist(line: str) -> None:
     with pytest.raises((VitrailError, KeyError, AssertionError)):
         check_command(line)
+
+
+def test_the_figures_of_transfer_are_those_of_its_json() -> None:
+    document = json.loads((ROOT / "benchmarks" / "transfer.json").read_text(encoding="utf-8"))
+    lines = (ROOT / "docs" / "transfer.md").read_text(encoding="utf-8").splitlines()
+    titles = {row["name"]: row["title"] for row in document["rows"] if row["name"]}
+    for data in document["data"]:
+        line = next(line for line in lines if line.startswith(f"| {titles[data['name']]} |"))
+        for score in data["scores"].values():
+            assert f"| {percent(score['value'])} ({percent_range(score['interval']).removesuffix(' %')}) |" in line
+    for score in document["means"][0]["scores"].values():
+        assert percent(score[0]) in PAGE
