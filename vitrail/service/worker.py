@@ -1,6 +1,6 @@
 """The process that holds the model: it decodes, preprocesses, predicts and explains, so that only it can crash.
 
-It reads jobs from standard input and writes results to standard output (frames.py), one at a time.
+It reads jobs from standard input and writes results to standard output (vitrail/frames.py), one at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vitrail.machine import num_cores
 from vitrail.run.identity import describe_model
 from vitrail.run.open import open_verified
 from vitrail.run.predictor import Predictor, require_classification, require_classifier
-from vitrail.service.frames import pack_frame, read_frame
+from vitrail.frames import pack_frame, read_frame
 
 Result = tuple[dict[str, Any], list[bytes]]
 PNG_SIDE = 960  # longer side in pixels

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from vitrail import errors
-from vitrail.service.frames import Frame, receive_frame, send_frame
+from vitrail.frames import Frame, receive_frame, send_frame
 from vitrail.service.limits import REQUEST_TIMEOUT, ApiError
 
 logger = logging.getLogger("vitrail.service")
