@@ -1,7 +1,7 @@
 """Images that cost far more to decode than their size suggests, each made by a function; to add one, add a function.
 
-A function takes the numbers that make it costly, with the full-size ones as defaults: the benchmark uses those, the tests
-a twin (`TWINS`) that is refused or ended for the same reason. Nothing here decodes anything.
+A function takes the numbers that make it costly, with the full-size ones as defaults: the benchmark uses those, the
+tests a twin (`TWINS`) that is refused or ended for the same reason. Nothing here decodes anything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ def jpeg_scans(scans: int = 2000, side: int = 3000) -> bytes:
     frame = struct.pack(">BHHB3B", 8, side, side, 1, 1, 0x11, 0)
     tables = bytes([0x00, 1, *[0] * 15, 0x00]) + bytes([0x10, 1, *[0] * 15, 0xE0])  # a code of one bit each
     blocks = (-(-side // 8)) ** 2
-    runs = "".join("0" + format(min(32767, blocks - start) - 16384, "014b") for start in range(0, blocks - 16384, 32767))
+    runs = "".join(
+        "0" + format(min(32767, blocks - start) - 16384, "014b") for start in range(0, blocks - 16384, 32767)
+    )
     dc = _segment(0xDA, bytes([1, 1, 0x00, 0, 0, 0])) + _bits("0" * blocks)
     ac = _segment(0xDA, bytes([1, 1, 0x00, 1, 63, 0])) + _bits(runs)
     head = _segment(0xDB, bytes([0, *[1] * 64])) + _segment(0xC2, frame) + _segment(0xC4, tables)

@@ -263,6 +263,9 @@ def _white(image: Image.Image) -> float:
     """The value of white: 65,535, except that floats up to 1 are taken as 0 to 1, and others as 0 to 255."""
     if image.mode != "F":
         return 65535.0
+    brightest = image.getextrema()[1]
+    if np.isfinite(brightest):  # which it is not if values are missing or infinite; those count as 0
+        return 1.0 if brightest <= 1.0 else 255.0
     step = max(1, BAND_PIXELS // max(1, image.width))
     bands = (image.crop((0, top, image.width, min(top + step, image.height))) for top in range(0, image.height, step))
     return 1.0 if all(_finite_values(band).max(initial=0.0) <= 1.0 for band in bands) else 255.0

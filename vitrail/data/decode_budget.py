@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from functools import cache
 from typing import NamedTuple
 
-from PIL import _imaging  # type: ignore[attr-defined]
+from PIL import _imaging
 
 from vitrail.errors import DataError
 
 MAX_SCANS = 200  # of a JPEG; encoders write about 10
 MAX_SCANNED = 3 * 10**9  # pixels of all scans of a JPEG together
 MAX_SEGMENTS = 1000  # of a JPEG before its first scan
-MAX_PNG_CHUNKS = 16_384  # that are shorter than half a kilobyte on average
+MAX_PNG_CHUNKS = 8192  # that are shorter than a kilobyte on average
 MAX_RLE_PIXELS, MAX_RLE_BYTES = 10_000_000, 2**22  # of a run-length-encoded BMP, which Pillow decodes in Python
 MAX_TIFF_PARTS = 65_536  # tiles or strips
 MAX_PART_BYTES = 128 * 2**20  # of a decoded tile or strip
@@ -53,22 +53,13 @@ class Cost(NamedTuple):
 
 def decode_cost(content: bytes, name: str = "the image") -> Cost:
     """What an encoded image costs; raises an error if it is more than any image needs."""
+    walk = next((walk for start, walk in WALKS.items() if content.startswith(start)), None)
+    if walk is None:
+        return Cost(doubt=UNUSUAL_HEADER if content[:2] in (b"II", b"MM") else "")  # BigTIFF, or no image at all
     try:
-        if content[:3] == b"\xff\xd8\xff":
-            return _jpeg_cost(content, name)
-        if content[:8] == b"\x89PNG\r\n\x1a\n":
-            return _png_cost(content, name)
-        if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
-            return _webp_cost(content)
-        if content[:3] == b"GIF":
-            return _gif_cost(content)
-        if content[:2] == b"BM":
-            return _bmp_cost(content, name)
-        if content[:4] in TIFF_STARTS:
-            return _tiff_cost(content, name)
+        return walk(content, name)
     except (struct.error, IndexError):  # it ends within its headers
         return Cost(doubt=UNUSUAL_HEADER)
-    return Cost(doubt=UNUSUAL_HEADER if content[:2] in (b"II", b"MM") else "")  # BigTIFF, or no image at all
 
 
 def too_costly(name: str, got: str) -> DataError:
@@ -77,8 +68,8 @@ def too_costly(name: str, got: str) -> DataError:
 
 
 def _jpeg_cost(content: bytes, name: str) -> Cost:
-    position, num_exif, photoshop_bytes, frame = 2, 0, 0, None
-    for num in range(MAX_SEGMENTS):
+    position, num, num_exif, photoshop_bytes, frame = 2, 0, 0, 0, None
+    while num < MAX_SEGMENTS:
         start, marker, length = struct.unpack_from(">BBH", content, position)
         if start != 0xFF or marker in (0x00, 0xFF) or 0xD0 <= marker <= 0xD9:
             return Cost(doubt=UNUSUAL_HEADER)
@@ -88,6 +79,7 @@ def _jpeg_cost(content: bytes, name: str) -> Cost:
             frame = (marker, *struct.unpack_from(">BHHB", content, position + 4))
         num_exif += marker == 0xE1 and content[position + 4 : position + 8] == b"Exif"
         photoshop_bytes += length * (marker == 0xED)
+        num += 1
         position += 2 + length
     else:
         raise too_costly(name, f"more than {MAX_SEGMENTS:,} segments before the first scan")
@@ -110,7 +102,7 @@ def _png_cost(content: bytes, name: str) -> Cost:
         return Cost(doubt=UNUSUAL_HEADER)
     columns, rows, depth, colour = struct.unpack_from(">IIBB", content, 16)
     position, num, num_texts, metadata, exif = 8, 0, 0, 0, 0
-    most, end = max(MAX_PNG_CHUNKS, len(content) // 512), len(content) - 8
+    most, end = max(MAX_PNG_CHUNKS, len(content) // 1024), len(content) - 8
     unpack = struct.Struct(">I4s").unpack_from
     while position <= end and num <= most:
         length, kind = unpack(content, position)
@@ -120,7 +112,7 @@ def _png_cost(content: bytes, name: str) -> Cost:
         position += 12 + length
     if num > most:
         raise too_costly(name, f"more than {most:,} chunks")
-    usual = num <= USUAL_BLOCKS + len(content) // 512 and num_texts <= USUAL_SEGMENTS and exif <= USUAL_EXIF
+    usual = num <= USUAL_BLOCKS + len(content) // 1024 and num_texts <= USUAL_SEGMENTS and exif <= USUAL_EXIF
     channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}.get(colour, 4)
     stored = channels * (2 if depth == 16 else 1)
     decoded = stored if channels == 1 else 4
@@ -129,7 +121,7 @@ def _png_cost(content: bytes, name: str) -> Cost:
     return Cost(pixels * (3 + 10 * stored) * 1e-9, pixels * (decoded + 3), doubt, (rows, columns))
 
 
-def _webp_cost(content: bytes) -> Cost:
+def _webp_cost(content: bytes, _: str) -> Cost:
     kind, doubt = content[12:16], ""
     if kind == b"VP8X":
         columns, rows = (1 + int.from_bytes(content[start : start + 3], "little") for start in (24, 27))
@@ -157,7 +149,7 @@ def _doubt_webp_chunks(content: bytes) -> str:
     return "unusual chunks"
 
 
-def _gif_cost(content: bytes) -> Cost:
+def _gif_cost(content: bytes, _: str) -> Cost:
     columns, rows, flags = struct.unpack_from("<HHB", content, 6)
     position = 13 + (3 * 2 ** ((flags & 7) + 1) if flags & 0x80 else 0)
     for _ in range(USUAL_BLOCKS):
@@ -218,6 +210,13 @@ def _tiff_cost(content: bytes, name: str) -> Cost:
     decoded = pixels * max(4, stored if channels == 1 else 4)
     memory = decoded + max(part, 3 * pixels)
     return Cost(pixels * stored * 5e-9 + num_parts * 15e-6, memory, doubt, (rows, columns))
+
+
+WALKS = {
+    b"\xff\xd8\xff": _jpeg_cost, b"\x89PNG\r\n\x1a\n": _png_cost, b"RIFF": _webp_cost, b"GIF": _gif_cost, b"BM": _bmp_cost,
+    **dict.fromkeys(TIFF_STARTS, _tiff_cost),
+}  # fmt: skip
+"""How to walk the headers of a file, by its first bytes."""
 
 
 @cache

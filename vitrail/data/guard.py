@@ -63,7 +63,7 @@ class _Guard:
     def __init__(self) -> None:
         # The folder that Python runs in is not searched for modules, unless this process does so too.
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # noqa: PTH109
-        self.process = subprocess.Popen(  # noqa: S603
+        self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "vitrail.data.guard_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -30,7 +30,12 @@ OTHER_FORMATS = {
 }  # fmt: skip
 
 
-ERROR_KINDS = {"too large": "oversized", "too costly": "costly", "not a regular file": "special", "encrypted": "unreadable"}
+ERROR_KINDS = {
+    "too large": "oversized",
+    "too costly": "costly",
+    "not a regular file": "special",
+    "encrypted": "unreadable",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,11 @@ class WorkerCrashedError(Exception):
 class WorkerProcess:
     """One worker, which runs jobs one at a time."""
 
-    def __init__(self, model: str, weights: str | None) -> None:
-        self.model_args = {"model": model, "weights": weights}
+    def __init__(self, module: str, arguments: dict[str, Any] | None = None) -> None:
+        self.module = module
+        self.arguments = arguments or {}
         self.facts: dict[str, Any] = {}
+        self.preprocess: dict[str, Any] = {}
         self.restarts = 0
         self.ready = False
         self._process: Process | None = None
@@ -43,7 +45,7 @@ class WorkerProcess:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "vitrail.service.worker",
+            self.module,
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
@@ -53,14 +55,14 @@ class WorkerProcess:
         self._process = process
         self._spawn(_log_stderr(process))
         try:
-            document, _ = await _exchange(process, self.model_args, ())
+            document, _ = await _exchange(process, self.arguments, ())
         except (asyncio.IncompleteReadError, OSError):
             raise WorkerCrashedError from None
         if "error" in document:
             await process.wait()
             kind, wrong, got, hint = document["error"]
             raise getattr(errors, kind)(wrong, got=got, hint=hint)
-        self.facts, self.ready = document["facts"], True
+        self.facts, self.preprocess, self.ready = document["facts"], document["preprocess"], True
         self._spawn(self._watch(process))
 
     async def ensure_started(self) -> None:
@@ -68,6 +70,10 @@ class WorkerProcess:
         async with self._start_lock:
             if self._process is None:  # shielded: loading continues if the caller is cancelled
                 await asyncio.shield(self._spawn(self._first_start()))
+
+    def start_soon(self) -> None:
+        """Start the worker in the background."""
+        self._spawn(self.ensure_started())
 
     async def _first_start(self) -> None:
         try:
