@@ -24,9 +24,7 @@ def jpeg_scans(scans: int = 2000, side: int = 3000) -> bytes:
     frame = struct.pack(">BHHB3B", 8, side, side, 1, 1, 0x11, 0)
     tables = bytes([0x00, 1, *[0] * 15, 0x00]) + bytes([0x10, 1, *[0] * 15, 0xE0])  # a code of one bit each
     blocks = (-(-side // 8)) ** 2
-    runs = "".join(
-        "0" + format(min(32767, blocks - start) - 16384, "014b") for start in range(0, blocks - 16384, 32767)
-    )
+    runs = ("0" + "1" * 14) * -(-blocks // 32767)  # each of 32,767 blocks
     dc = _segment(0xDA, bytes([1, 1, 0x00, 0, 0, 0])) + _bits("0" * blocks)
     ac = _segment(0xDA, bytes([1, 1, 0x00, 1, 63, 0])) + _bits(runs)
     head = _segment(0xDB, bytes([0, *[1] * 64])) + _segment(0xC2, frame) + _segment(0xC4, tables)
@@ -162,7 +160,7 @@ def webp_large(side: int = SIDE) -> bytes:
 
 def webp_frames(num: int = 3000) -> bytes:
     """An animation of very many frames."""
-    frames = [Image.new("RGB", (16, 16), (number % 256, number // 256, 0)) for number in range(num)]
+    frames = [Image.new("RGB", (16, 16), (37 * number % 256, 11 * number % 256, number % 7)) for number in range(num)]
     return _save(frames[0], "WEBP", save_all=True, append_images=frames[1:], method=0)
 
 
@@ -195,11 +193,11 @@ TWINS: dict[str, Callable[[], bytes]] = {
     "png_tiny_chunks": partial(png_tiny_chunks, 20_000),
     "png_empty_data": partial(png_empty_data, 20_000),
     "png_text_bombs": partial(png_text_bombs, 100),
-    "png_profile_bomb": partial(png_profile_bomb, 10),
+    "png_profile_bomb": partial(png_profile_bomb, 300),
     "png_long_exif": partial(png_long_exif, 100, 70_000),
     "gif_comments": partial(gif_comments, 2000),
     "webp_large": partial(webp_large, 400),
-    "webp_frames": partial(webp_frames, 70),
+    "webp_frames": partial(webp_frames, 200),
 }
 """Every image, small enough for a test."""
 

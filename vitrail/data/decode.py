@@ -8,12 +8,13 @@ first frame is decoded. An image whose cost its headers cannot bound is decoded 
 from __future__ import annotations
 
 import io
+import math
 import os
 import stat
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import simplejpeg
@@ -263,8 +264,8 @@ def _white(image: Image.Image) -> float:
     """The value of white: 65,535, except that floats up to 1 are taken as 0 to 1, and others as 0 to 255."""
     if image.mode != "F":
         return 65535.0
-    brightest = image.getextrema()[1]
-    if np.isfinite(brightest):  # which it is not if values are missing or infinite; those count as 0
+    brightest = cast("float", image.getextrema()[1])
+    if math.isfinite(brightest):  # which it is not if values are missing or infinite; those count as 0
         return 1.0 if brightest <= 1.0 else 255.0
     step = max(1, BAND_PIXELS // max(1, image.width))
     bands = (image.crop((0, top, image.width, min(top + step, image.height))) for top in range(0, image.height, step))

@@ -121,7 +121,7 @@ def _png_cost(content: bytes, name: str) -> Cost:
     return Cost(pixels * (3 + 10 * stored) * 1e-9, pixels * (decoded + 3), doubt, (rows, columns))
 
 
-def _webp_cost(content: bytes, _: str) -> Cost:
+def _webp_cost(content: bytes, _name: str) -> Cost:
     kind, doubt = content[12:16], ""
     if kind == b"VP8X":
         columns, rows = (1 + int.from_bytes(content[start : start + 3], "little") for start in (24, 27))
@@ -149,13 +149,13 @@ def _doubt_webp_chunks(content: bytes) -> str:
     return "unusual chunks"
 
 
-def _gif_cost(content: bytes, _: str) -> Cost:
+def _gif_cost(content: bytes, _name: str) -> Cost:
     columns, rows, flags = struct.unpack_from("<HHB", content, 6)
     position = 13 + (3 * 2 ** ((flags & 7) + 1) if flags & 0x80 else 0)
     for _ in range(USUAL_BLOCKS):
         if content[position] == 0x2C:  # the first frame, which may be larger than the canvas
-            left, top, frame_columns, frame_rows = struct.unpack_from("<HHHH", content, position + 1)
-            rows, columns = max(rows, top + frame_rows), max(columns, left + frame_columns)
+            left, above, frame_columns, frame_rows = struct.unpack_from("<HHHH", content, position + 1)
+            rows, columns = max(rows, above + frame_rows), max(columns, left + frame_columns)
             return Cost(rows * columns * 15e-9, rows * columns * 4, "", (rows, columns))
         if content[position] == 0x21:
             position += 2
@@ -213,9 +213,13 @@ def _tiff_cost(content: bytes, name: str) -> Cost:
 
 
 WALKS = {
-    b"\xff\xd8\xff": _jpeg_cost, b"\x89PNG\r\n\x1a\n": _png_cost, b"RIFF": _webp_cost, b"GIF": _gif_cost, b"BM": _bmp_cost,
+    b"\xff\xd8\xff": _jpeg_cost,
+    b"\x89PNG\r\n\x1a\n": _png_cost,
+    b"RIFF": _webp_cost,
+    b"GIF": _gif_cost,
+    b"BM": _bmp_cost,
     **dict.fromkeys(TIFF_STARTS, _tiff_cost),
-}  # fmt: skip
+}
 """How to walk the headers of a file, by its first bytes."""
 
 

@@ -1,7 +1,7 @@
 """What happens to images between a request and the model's queue: most go straight on, costly ones are decoded first.
 
-Headers say which (vitrail/data/decode_budget.py). A refused image gets its error here. Costly ones are decoded by another
-process, one at a time, and join the queue as pixels; those of one request share a budget of time.
+Headers say which (vitrail/data/decode_budget.py). A refused image gets its error here. Costly ones are decoded by
+another process, one at a time, and join the queue as pixels; those of one request share a budget of time.
 """
 
 from __future__ import annotations

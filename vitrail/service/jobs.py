@@ -36,7 +36,7 @@ def run_jobs(open_worker: Callable[..., Any]) -> None:
     except VitrailError as error:
         send(({"error": [type(error).__name__, error.wrong, error.got, error.hint]}, []))
         return
-    send(({"facts": worker.facts, "preprocess": worker.preprocess.model_dump(mode="json")}, []))
+    send(({"facts": worker.facts, "preprocess": worker.preprocess.model_dump_json()}, []))
     while (job := read_frame(sys.stdin.buffer)) is not None:
         document, contents = job
         send(getattr(worker, document.pop("verb"))(contents, **document))

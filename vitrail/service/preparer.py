@@ -21,10 +21,10 @@ NICENESS = 10
 class Preparer:
     """Turns encoded images into what a model sees."""
 
-    def __init__(self, preprocess: dict[str, Any]) -> None:
+    def __init__(self, preprocess: str) -> None:
         if hasattr(os, "nice"):
             os.nice(NICENESS)
-        self.preprocess = Preprocess.model_validate(preprocess)
+        self.preprocess = Preprocess.model_validate_json(preprocess)
         self.facts: dict[str, Any] = {}
 
     def read(self, contents: Sequence[bytes]) -> Result:

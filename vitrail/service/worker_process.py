@@ -31,7 +31,8 @@ class WorkerProcess:
         self.module = module
         self.arguments = arguments or {}
         self.facts: dict[str, Any] = {}
-        self.preprocess: dict[str, Any] = {}
+        self.preprocess = ""
+        """The model's preprocessing, as JSON."""
         self.restarts = 0
         self.ready = False
         self._process: Process | None = None
