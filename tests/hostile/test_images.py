@@ -208,6 +208,7 @@ def test_serve_predicts_costly_images_alike(server: ServerProcess) -> None:
 
 
 def test_serve_refuses_what_is_too_large_together(server: ServerProcess) -> None:
-    response = server.post_form([(str(number), png_grey16(4000)) for number in range(16)])
+    large = png_grey16(4000)
+    response = server.post_form([(str(number), large) for number in range(16)])
     assert (response.status, response.code) == (413, "too_large")
     assert "take too long to decode" in response.document["error"]["message"]

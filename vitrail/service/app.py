@@ -92,7 +92,7 @@ class Service:
 
     async def close(self) -> None:
         """Stop the workers."""
-        await asyncio.gather(self.worker.close(), self.explainer.close(), self.preparer.close())
+        await asyncio.gather(self.worker.close(), self.explainer.close(), self.preparer.close(seconds=0.0))
 
 
 def build_app(service: Service) -> FastAPI:

@@ -105,11 +105,11 @@ class WorkerProcess:
         finally:
             self._job_lock.release()
 
-    async def close(self) -> None:
-        """Stop the worker."""
+    async def close(self, *, seconds: float = 5.0) -> None:
+        """Stop the worker; kill it if it has not exited after so many seconds."""
         self.ready, self._closed = False, True
         if self._process is not None:
-            await _terminate(self._process, seconds=5.0)
+            await _terminate(self._process, seconds=seconds)
         for task in self._tasks:
             task.cancel()
 
