@@ -107,7 +107,7 @@ class Line(asyncio.Protocol):
 async def closed_loop(
     place: Place, requests: Sequence[bytes], *, lines: int, seconds: float, warm: float = 1.0
 ) -> Tally:
-    """Clients that send the next request upon each response, and connect again if need be; warming up does not count."""
+    """Clients that send the next request upon each response, and reconnect if need be; the warm-up does not count."""
     loop, tally, turn = asyncio.get_running_loop(), Tally(), iter(range(10**9))
     start = time.perf_counter() + warm
     end = start + seconds

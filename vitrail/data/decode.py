@@ -38,7 +38,7 @@ JPEG_START = b"\xff\xd8\xff"
 CMYK_SPACES = ("CMYK", "YCCK")  # which libjpeg-turbo would decode as RGB
 EXIF_BYTES = 65_536  # at the start of a JPEG, where the EXIF orientation is, if there is one
 OVERSAMPLING = 2  # pixels per target pixel and side that a reduced JPEG keeps, so that no difference is visible
-BAND_PIXELS = 2**20  # converted at a time
+BAND_PIXELS = 2**18  # converted at a time, so that they stay in the processor's cache
 DEEP_MODES = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")
 TRANSPOSES = {  # what makes an image upright, by its EXIF orientation
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -257,7 +257,7 @@ def to_rgb(image: Image.Image, background: Colour = WHITE, white: float | None =
     if image.has_transparency_data:
         canvas = Image.new("RGBA", image.size, (*background, 255))
         image = Image.alpha_composite(canvas, image.convert("RGBA"))
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _white(image: Image.Image) -> float:
@@ -273,7 +273,7 @@ def _white(image: Image.Image) -> float:
 
 
 def _finite_values(image: Image.Image) -> NDArray[np.float64]:
-    return np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0.0, neginf=0.0)
+    return np.nan_to_num(np.array(image, dtype=np.float64), copy=False, posinf=0.0, neginf=0.0)
 
 
 @cache
@@ -286,7 +286,10 @@ def _to_8_bits(image: Image.Image, white: float) -> Image.Image:
     """Deep grey scaled to 8 bits, not clipped."""
     if image.mode not in ("I", "F"):
         return Image.fromarray(_levels()[np.asarray(image)])
-    return Image.fromarray(np.clip(np.rint(_finite_values(image) * (255.0 / white)), 0, 255).astype(np.uint8))
+    values = _finite_values(image)
+    np.multiply(values, 255.0 / white, out=values)
+    np.clip(np.rint(values, out=values), 0, 255, out=values)
+    return Image.fromarray(values.astype(np.uint8))
 
 
 def as_pixels(array: NDArray[np.generic], mode: Mode = "rgb") -> Pixels:
