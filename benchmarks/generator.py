@@ -107,7 +107,7 @@ class Line(asyncio.Protocol):
 async def closed_loop(
     place: Place, requests: Sequence[bytes], *, lines: int, seconds: float, warm: float = 1.0
 ) -> Tally:
-    """Clients that send the next request upon each response; the warm-up does not count."""
+    """Clients that send the next request upon each response, and reconnect if need be; the warm-up does not count."""
     loop, tally, turn = asyncio.get_running_loop(), Tally(), iter(range(10**9))
     start = time.perf_counter() + warm
     end = start + seconds
@@ -123,10 +123,16 @@ async def closed_loop(
 
     def lost(_: Line, waited: bool) -> None:
         tally.cut += waited
+        if time.perf_counter() < end:
+            tasks.add(loop.create_task(connect()))
 
-    for _ in range(lines):
+    async def connect() -> None:
         _, line = await loop.create_connection(lambda: Line(answered, lost), *place)
         line.send(requests[next(turn) % len(requests)])
+
+    tasks: set[asyncio.Task[None]] = set()
+    for _ in range(lines):
+        await connect()
     await asyncio.sleep(end - time.perf_counter() + 0.5)
     tally.lasted = seconds
     return tally

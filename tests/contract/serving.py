@@ -155,7 +155,9 @@ class ServerProcess:
 
     @property
     def workers(self) -> list[psutil.Process]:
-        return psutil.Process(self.process.pid).children()
+        """Those that hold a model."""
+        children = psutil.Process(self.process.pid).children()
+        return [child for child in children if "vitrail.service.worker" in child.cmdline()]
 
     @property
     def memory(self) -> int:

@@ -26,6 +26,7 @@ KINDS = {
     "truncated": "the end of the file is missing",
     "damaged": "the content is corrupt",
     "oversized": "more pixels or bytes than Vitrail decodes",
+    "costly": "takes more time or memory to decode than any ordinary image",
     "special": "a pipe, socket or device; never opened",
     "link": "a link that is not followed",
     "unsafe": "an archive member with an unsafe name; not read",

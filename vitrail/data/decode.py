@@ -2,23 +2,27 @@
 
 The content decides the format, not the name. The size is checked before decoding, the EXIF orientation is applied, 16
 bits are scaled to 8, transparency is blended over a background, CMYK and palettes are converted. Of an animation, the
-first frame is decoded.
+first frame is decoded. An image whose cost its headers cannot bound is decoded in a guard process.
 """
 
 from __future__ import annotations
 
 import io
+import math
 import os
 import stat
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError
 
+from vitrail.data.decode_budget import decode_cost, reserve_memory
+from vitrail.data.guard import run_guarded
 from vitrail.errors import DataError, brief
 
 Pixels = NDArray[np.uint8]
@@ -34,6 +38,8 @@ JPEG_START = b"\xff\xd8\xff"
 CMYK_SPACES = ("CMYK", "YCCK")  # which libjpeg-turbo would decode as RGB
 EXIF_BYTES = 65_536  # at the start of a JPEG, where the EXIF orientation is, if there is one
 OVERSAMPLING = 2  # pixels per target pixel and side that a reduced JPEG keeps, so that no difference is visible
+BAND_PIXELS = 2**18  # converted at a time, so that they stay in the processor's cache
+DEEP_MODES = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")
 TRANSPOSES = {  # what makes an image upright, by its EXIF orientation
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -83,6 +89,25 @@ def decode_image(
     `target_size` maps the image's rows and columns to those it will be resized to. A much larger JPEG is then decoded
     at a half, a quarter or an eighth of its size.
     """
+    cost = decode_cost(content, name)
+    if cost.doubt:
+        sizes = [cost.size, cost.size[::-1]] if all(cost.size) else []  # EXIF may exchange the sides
+        targets = [] if target_size is None else [(*size, *target_size(*size)) for size in sizes]
+        job = {"task": "decode", "name": name, "mode": mode, "background": background, "targets": targets}
+        return run_guarded(job, content)[0]
+    with reserve_memory(cost.memory):
+        return decode_here(content, name=name, mode=mode, background=background, target_size=target_size)
+
+
+def decode_here(
+    content: bytes,
+    *,
+    name: str,
+    mode: Mode,
+    background: Colour,
+    target_size: Callable[[int, int], tuple[int, int]] | None,
+) -> Pixels:
+    """Decode in this thread, however long it takes."""
     try:
         if content[:3] == JPEG_START:
             pixels = _decode_jpeg(content, name, mode, target_size)
@@ -188,10 +213,26 @@ def _decode_any(content: bytes, name: str, mode: Mode, background: Colour) -> Pi
     with Image.open(io.BytesIO(content), formats=FORMATS) as image:
         check_size(image.height, image.width, name)
         image.load()
-        flat = orient_image(to_rgb(image, background), orientation_of(image))
-    if mode == "grey":
-        flat = flat.convert("L")
-    return np.array(flat).reshape(flat.height, flat.width, -1)
+        pixels, orientation = to_pixels(image, mode, background), orientation_of(image)
+    return orient_pixels(pixels, orientation)
+
+
+def to_pixels(image: Image.Image, mode: Mode = "rgb", background: Colour = WHITE) -> Pixels:
+    """The pixels of an image, converted a few rows at a time: whole copies of a large one would fill the memory."""
+    step = max(1, BAND_PIXELS // max(1, image.width))
+    if step >= image.height:
+        return _convert(image, mode, background)
+    white = _white(image)
+    pixels = np.empty((image.height, image.width, 3 if mode == "rgb" else 1), dtype=np.uint8)
+    for top in range(0, image.height, step):
+        band = image.crop((0, top, image.width, min(top + step, image.height)))
+        pixels[top : top + step] = _convert(band, mode, background, white)
+    return pixels
+
+
+def _convert(image: Image.Image, mode: Mode, background: Colour, white: float | None = None) -> Pixels:
+    flat = to_rgb(image, background, white)
+    return np.array(flat if mode == "rgb" else flat.convert("L")).reshape(flat.height, flat.width, -1)
 
 
 def orientation_of(image: Image.Image) -> int:
@@ -209,24 +250,46 @@ def orient_image(image: Image.Image, orientation: int) -> Image.Image:
     return image if transpose is None else image.transpose(transpose)
 
 
-def to_rgb(image: Image.Image, background: Colour = WHITE) -> Image.Image:
-    """The image as three channels of 8 bits."""
-    if image.mode in ("I;16", "I;16L", "I;16B", "I;16N", "I", "F"):
-        image = _to_8_bits(image)
+def to_rgb(image: Image.Image, background: Colour = WHITE, white: float | None = None) -> Image.Image:
+    """The image as three channels of 8 bits; of a part of an image, `white` is that of the whole."""
+    if image.mode in DEEP_MODES:
+        image = _to_8_bits(image, _white(image) if white is None else white)
     if image.has_transparency_data:
         canvas = Image.new("RGBA", image.size, (*background, 255))
         image = Image.alpha_composite(canvas, image.convert("RGBA"))
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def _to_8_bits(image: Image.Image) -> Image.Image:
-    """16-bit grey scaled to 8 bits, not clipped; floats up to 1 are taken as 0 to 1, others as 0 to 255."""
-    values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0.0, neginf=0.0)
-    if image.mode == "F":
-        scale = 255.0 if values.size and values.max() <= 1.0 else 1.0
-    else:
-        scale = 255.0 / 65535.0
-    return Image.fromarray(np.clip(np.rint(values * scale), 0, 255).astype(np.uint8))
+def _white(image: Image.Image) -> float:
+    """The value of white: 65,535, except that floats up to 1 are taken as 0 to 1, and others as 0 to 255."""
+    if image.mode != "F":
+        return 65535.0
+    brightest = cast("float", image.getextrema()[1])
+    if math.isfinite(brightest):  # which it is not if values are missing or infinite; those count as 0
+        return 1.0 if brightest <= 1.0 else 255.0
+    step = max(1, BAND_PIXELS // max(1, image.width))
+    bands = (image.crop((0, top, image.width, min(top + step, image.height))) for top in range(0, image.height, step))
+    return 1.0 if all(_finite_values(band).max(initial=0.0) <= 1.0 for band in bands) else 255.0
+
+
+def _finite_values(image: Image.Image) -> NDArray[np.float64]:
+    return np.nan_to_num(np.array(image, dtype=np.float64), copy=False, posinf=0.0, neginf=0.0)
+
+
+@cache
+def _levels() -> Pixels:
+    """The level of each value of 16 bits."""
+    return np.rint(np.arange(65536) * (255.0 / 65535.0)).astype(np.uint8)
+
+
+def _to_8_bits(image: Image.Image, white: float) -> Image.Image:
+    """Deep grey scaled to 8 bits, not clipped."""
+    if image.mode not in ("I", "F"):
+        return Image.fromarray(_levels()[np.asarray(image)])
+    values = _finite_values(image)
+    np.multiply(values, 255.0 / white, out=values)
+    np.clip(np.rint(values, out=values), 0, 255, out=values)
+    return Image.fromarray(values.astype(np.uint8))
 
 
 def as_pixels(array: NDArray[np.generic], mode: Mode = "rgb") -> Pixels:

@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import re
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import NamedTuple
 
 import numpy as np
-import simplejpeg
 from PIL import Image, UnidentifiedImageError
 
 from vitrail.data.cache import digest
-from vitrail.data.decode import (
-    CMYK_SPACES,
-    FORMATS,
-    JPEG_START,
-    Pixels,
-    as_pixels,
-    check_size,
-    jpeg_orientation,
-    orient_image,
-    orient_pixels,
-    orientation_of,
-    to_rgb,
-)
+from vitrail.data.decode import Pixels, as_pixels
 from vitrail.data.duplicates import CHROMA_SIDE, SIDE, Thumbnail
 from vitrail.data.resize import resize, to_image
+from vitrail.data.strict_decode import DecodedImage, decode_strictly
 from vitrail.data.table import Content, Finding, Item
 from vitrail.errors import VitrailError, brief
 
-MIN_JPEG_SIDE = 96  # pixels of the short side that a JPEG decoded for its thumbnail keeps
 MIN_COMPARED_SIDE = 64  # pixels; smaller images resemble each other without being duplicates
 BLANK = 1.0  # levels between the darkest and brightest pixel up to which an image counts as blank
 SUFFIX_FORMATS = {
@@ -45,7 +30,12 @@ OTHER_FORMATS = {
 }  # fmt: skip
 
 
-ERROR_KINDS = {"too large": "oversized", "not a regular file": "special", "encrypted": "unreadable"}
+ERROR_KINDS = {
+    "too large": "oversized",
+    "too costly": "costly",
+    "not a regular file": "special",
+    "encrypted": "unreadable",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +58,6 @@ class Scan:
     """None if the image is too small or blank, and cannot be compared with others."""
     seconds: float = 0.0
     """The length of a clip."""
-
-
-class _DecodedImage(NamedTuple):
-    pixels: Pixels
-    format: str
-    mode: str
-    size: tuple[int, int]
-    orientation: int
 
 
 def scan_item(item: Item) -> Scan:
@@ -110,7 +92,7 @@ def _classify_error(error: Exception, content: Content) -> tuple[str, str]:
     return "truncated" if truncated else "damaged", message
 
 
-def _fill(scan: Scan, content: Content, decoded: _DecodedImage) -> Scan:
+def _fill(scan: Scan, content: Content, decoded: DecodedImage) -> Scan:
     blank = max(float(np.ptp(decoded.pixels[:, :, band])) for band in range(decoded.pixels.shape[2])) <= BLANK
     remark = None
     suffix = PurePosixPath(scan.name).suffix.lower()
@@ -138,38 +120,12 @@ def _make_thumbnail(pixels: Pixels) -> Thumbnail:
     return Thumbnail(luma, np.rint(np.stack(blocks)).astype(np.uint8))
 
 
-def _decode(content: Content, name: str) -> _DecodedImage:
-    if isinstance(content, np.ndarray):
-        pixels = as_pixels(content)
-        mode = "L" if content.ndim == 2 or content.shape[2] == 1 else "RGB"
-        return _DecodedImage(pixels, "", mode, pixels.shape[:2], 1)
-    if content[:3] == JPEG_START:
-        decoded = _decode_jpeg(content, name)
-        if decoded is not None:
-            return decoded
-    with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-        check_size(image.height, image.width, name)
-        image.verify()  # PNG checksums, which decoding skips
-    with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-        image_format, mode, orientation = image.format or "", image.mode, orientation_of(image)
-        image.load()
-        pixels = np.array(orient_image(to_rgb(image), orientation))
-    return _DecodedImage(pixels, "JPEG" if image_format == "MPO" else image_format, mode, pixels.shape[:2], orientation)
-
-
-def _decode_jpeg(content: bytes, name: str) -> _DecodedImage | None:
-    """Decode a JPEG strictly, at an eighth of its size if that is enough: every byte is read all the same."""
-    rows, columns, space, _ = simplejpeg.decode_jpeg_header(content)
-    check_size(rows, columns, name)
-    if space in CMYK_SPACES:
-        return None
-    orientation = jpeg_orientation(content)
-    eighths = next((n for n in (1, 2, 4) if min(rows, columns) * n // 8 >= MIN_JPEG_SIDE), 8)
-    least = {"min_height": -(-rows * eighths // 8), "min_width": -(-columns * eighths // 8)}
-    pixels = simplejpeg.decode_jpeg(content, colorspace="rgb", strict=True, **least)
-    size = (columns, rows) if orientation > 4 else (rows, columns)
-    mode = "L" if space.casefold() == "gray" else "RGB"
-    return _DecodedImage(orient_pixels(pixels, orientation), "JPEG", mode, size, orientation)
+def _decode(content: Content, name: str) -> DecodedImage:
+    if not isinstance(content, np.ndarray):
+        return decode_strictly(content, name)
+    pixels = as_pixels(content)
+    mode = "L" if content.ndim == 2 or content.shape[2] == 1 else "RGB"
+    return DecodedImage(pixels, "", mode, pixels.shape[:2], 1)
 
 
 def _guess_format(content: bytes) -> str:

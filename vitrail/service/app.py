@@ -16,10 +16,12 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from vitrail.errors import VitrailError
+from vitrail.errors import DataError, VitrailError
 from vitrail.service import schema
 from vitrail.service.batcher import Batcher
 from vitrail.service.form import NamedFile, parse_files
+from vitrail.service.intake import Intake, PreparedPixels, check_cost
+from vitrail.service.jobs import error_document
 from vitrail.service.limits import (
     MAX_QUEUED_EXPLANATIONS,
     REQUEST_TIMEOUT,
@@ -38,22 +40,36 @@ JSON = "application/json"
 
 
 class Service:
-    """The workers and the queue behind the application; explanations have their own worker."""
+    """The workers and the queue behind the application; explanations and costly images have their own workers."""
 
     def __init__(self, model: str, weights: str | None, *, latency: float) -> None:
         self.metrics = Metrics()
-        self.worker = WorkerProcess(model, weights)
-        self.explainer = WorkerProcess(model, weights)
+        model_args = {"model": model, "weights": weights}
+        self.worker = WorkerProcess("vitrail.service.worker", model_args)
+        self.explainer = WorkerProcess("vitrail.service.worker", model_args)
+        self.preparer = WorkerProcess("vitrail.service.preparer")
         self.batcher = Batcher(self._predict, latency=latency, on_batch=self.metrics.observe_batch)
+        self.intake = Intake(self.batcher, self.preparer)
         self.draining = False
         self._num_explaining = 0
 
+    async def start(self) -> None:
+        """Load the model; what decodes costly images starts in the background."""
+        await self.worker.start()
+        self.preparer.arguments = {"preprocess": self.worker.preprocess}
+        self.preparer.start_soon()
+
     async def _predict(self, contents: Sequence[bytes], top: int) -> list[dict[str, Any]]:
-        document, _ = await self.worker.call("predict", contents, top=top)
+        prepared = [number for number, content in enumerate(contents) if isinstance(content, PreparedPixels)]
+        document, _ = await self.worker.call("predict", contents, top=top, prepared=prepared)
         return document["predictions"]
 
     async def explain(self, content: bytes, **options: Any) -> tuple[dict[str, Any], list[bytes]]:
         """Explain one image, after those ahead of it in the queue."""
+        try:
+            check_cost(content)
+        except DataError as error:
+            raise ApiError(**error_document("bad_image", error)["error"]) from None
         if self._num_explaining >= MAX_QUEUED_EXPLANATIONS:
             raise too_busy()
         self._num_explaining += 1
@@ -76,7 +92,7 @@ class Service:
 
     async def close(self) -> None:
         """Stop the workers."""
-        await asyncio.gather(self.worker.close(), self.explainer.close())
+        await asyncio.gather(self.worker.close(), self.explainer.close(), self.preparer.close(seconds=0.0))
 
 
 def build_app(service: Service) -> FastAPI:
@@ -103,8 +119,8 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
     async def predict(request: Request, top: Annotated[int, Query(ge=1, le=1000)] = 5) -> Response:
         """Predict the labels of 1 to 16 images, sent as a raw body or as the files of a multipart form."""
         images = await _read_images(request)
-        futures = service.batcher.put([content for _, content in images], top, _deadline(request))
-        predictions = await _wait_for(request, asyncio.gather(*futures))
+        work = service.intake.predict([content for _, content in images], top, _deadline(request))
+        predictions = await _wait_for(request, work)
         rows = [{"name": name, **prediction} for (name, _), prediction in zip(images, predictions, strict=True)]
         if all("error" in row for row in rows):  # no image could be read: the request as a whole fails
             raise ApiError(**rows[0]["error"])
@@ -167,7 +183,8 @@ def _add_health(app: FastAPI, service: Service) -> None:
     async def metrics() -> Response:
         """Metrics for Prometheus."""
         service.metrics.queued_images.set(service.batcher.num_waiting)
-        service.metrics.restarts.set(service.worker.restarts + service.explainer.restarts)
+        workers = (service.worker, service.explainer, service.preparer)
+        service.metrics.restarts.set(sum(worker.restarts for worker in workers))
         return Response(service.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

@@ -10,6 +10,10 @@ MAX_RECEIVING = 256  # requests whose bodies are being received at the same time
 MAX_BUFFERED_BYTES = 256 * 2**20  # all bodies of unanswered requests together
 MAX_QUEUED_IMAGES = 64
 MAX_QUEUED_EXPLANATIONS = 8
+MAX_WAITING_COSTLY = 32  # images that are decoded before they join the queue
+MAX_IMAGE_MEMORY = 300 * 2**20  # bytes to decode an image, estimated from its headers
+MAX_REQUEST_SECONDS = 4.0  # to decode all images of a request, estimated likewise
+MAX_COSTLY_SECONDS = 2.5  # measured, after which no other costly image of a request is begun
 RECEIVE_TIMEOUT = 10.0  # seconds for a whole request to arrive
 REQUEST_TIMEOUT = 30.0  # seconds for a response
 

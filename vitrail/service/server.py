@@ -188,7 +188,7 @@ def _config(app: AdmissionMiddleware) -> uvicorn.Config:
 
 async def _load_model(service: Service, stop: asyncio.Event) -> bool:
     """Start the worker; False if a signal arrived first."""
-    loading = asyncio.create_task(service.worker.start())
+    loading = asyncio.create_task(service.start())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
     if not loading.done():

@@ -1,19 +1,14 @@
 """The process that holds the model: it decodes, preprocesses, predicts and explains, so that only it can crash.
 
-It reads jobs from standard input and writes results to standard output (frames.py), one at a time.
+It runs one job at a time (jobs.py).
 """
 
 from __future__ import annotations
 
 import io
-import os
-import signal
-import sys
 import time
-import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,9 +20,8 @@ from vitrail.machine import num_cores
 from vitrail.run.identity import describe_model
 from vitrail.run.open import open_verified
 from vitrail.run.predictor import Predictor, require_classification, require_classifier
-from vitrail.service.frames import pack_frame, read_frame
+from vitrail.service.jobs import Result, error_document, run_jobs
 
-Result = tuple[dict[str, Any], list[bytes]]
 PNG_SIDE = 960  # longer side in pixels
 WARMUP_BATCHES = (1, 16, 1)  # batch sizes before the first request; the last one is timed
 
@@ -40,34 +34,36 @@ class Worker:
         require_classification(self.model, "vitrail serve")
         require_classifier(self.model)
         self.predictor = Predictor(self.model)
+        self.preprocess = self.model.preprocess
         self.facts = describe_model(self.model, model, weights)
         self.decoders = ThreadPoolExecutor(num_cores(), thread_name_prefix="vitrail-decode")
-        blank = np.zeros((*self.model.preprocess.size, self.model.preprocess.channels), dtype=np.uint8)
+        self.shape = (*self.preprocess.size, self.preprocess.channels)
+        blank = np.zeros(self.shape, dtype=np.uint8)
         for num in WARMUP_BATCHES:
             started = time.monotonic()
             self._classify([blank] * num, 1)
         self.facts["seconds"] = round(time.monotonic() - started, 4)
 
-    def predict(self, contents: Sequence[bytes], *, top: int) -> Result:
-        """Predict a batch of encoded images; an image that cannot be read gets an error."""
-        decoded = list(
-            self.decoders.map(self._preprocess, contents) if len(contents) > 1 else map(self._preprocess, contents)
-        )
+    def predict(self, contents: Sequence[bytes], *, top: int, prepared: Sequence[int] = ()) -> Result:
+        """Predict a batch of encoded images, of which some are `prepared`; one that cannot be read gets an error."""
+        read = self.decoders.map if len(contents) > 1 else map
+        decoded = list(read(self._preprocess, contents, [number in prepared for number in range(len(contents))]))
         predictions = iter(self._classify([each for each in decoded if not isinstance(each, dict)], top))
         return {"predictions": [each if isinstance(each, dict) else next(predictions) for each in decoded]}, []
 
-    def _preprocess(self, content: bytes) -> Pixels | dict[str, Any]:
-        preprocess = self.model.preprocess
+    def _preprocess(self, content: bytes, prepared: bool) -> Pixels | dict[str, Any]:
+        if prepared:
+            return np.frombuffer(content, dtype=np.uint8).reshape(self.shape)
         try:
-            return preprocess.read(content, name="this file")
+            return self.preprocess.read(content, name="this file")
         except VitrailError as error:
-            return _error_document("bad_image", error)
+            return error_document("bad_image", error)
 
     def _classify(self, pixels: Sequence[Pixels], top: int) -> list[dict[str, Any]]:
         if not pixels:
             return []
         self.predictor.top = min(top, len(self.predictor.labels))
-        predictions = self.predictor(self.model.preprocess.normalise(np.stack(pixels)))
+        predictions = self.predictor(self.preprocess.normalise(np.stack(pixels)))
         not_finite = {"error": {"code": "bad_image", "message": "the model's outputs are not finite.", "hint": None}}
         return [not_finite if each is None else each.document() for each in predictions]
 
@@ -83,7 +79,7 @@ class Worker:
                 top=5 if interactive else 1,
             )
         except VitrailError as error:
-            return _error_document("bad_image" if type(error).__name__ == "DataError" else "bad_parameter", error), []
+            return error_document("bad_image" if type(error).__name__ == "DataError" else "bad_parameter", error), []
         if interactive:
             return {"view": explanation.data()}, []
         heatmap = explanation.heatmaps[method][0]
@@ -101,36 +97,5 @@ class Worker:
         }, []
 
 
-def _error_document(code: str, error: VitrailError) -> dict[str, Any]:
-    return {"error": {"code": code, "message": f"{error.wrong} Got {error.got}".strip(), "hint": error.hint or None}}
-
-
-def main() -> None:
-    """Load the model, report its facts, then run jobs until the input ends."""
-    warnings.filterwarnings("ignore", module=r"PIL\.")  # on large images and damaged EXIF, as in __main__
-    for number in (signal.SIGINT, signal.SIGTERM):  # the service stops its worker after the last response
-        signal.signal(number, signal.SIG_IGN)
-    output = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # keeps what libraries print out of the results
-
-    def send(result: Result) -> None:
-        for part in pack_frame(*result):
-            output.write(part)
-        output.flush()
-
-    first = read_frame(sys.stdin.buffer)
-    if first is None:
-        return
-    try:
-        worker = Worker(**first[0])
-    except VitrailError as error:
-        send(({"error": [type(error).__name__, error.wrong, error.got, error.hint]}, []))
-        return
-    send(({"facts": worker.facts}, []))
-    while (job := read_frame(sys.stdin.buffer)) is not None:
-        verb = partial(getattr(worker, job[0].pop("verb")), job[1])
-        send(verb(**job[0]))
-
-
 if __name__ == "__main__":
-    main()
+    run_jobs(Worker)

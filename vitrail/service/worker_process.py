@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from vitrail import errors
-from vitrail.service.frames import Frame, receive_frame, send_frame
+from vitrail.frames import Frame, receive_frame, send_frame
 from vitrail.service.limits import REQUEST_TIMEOUT, ApiError
 
 logger = logging.getLogger("vitrail.service")
@@ -27,9 +27,12 @@ class WorkerCrashedError(Exception):
 class WorkerProcess:
     """One worker, which runs jobs one at a time."""
 
-    def __init__(self, model: str, weights: str | None) -> None:
-        self.model_args = {"model": model, "weights": weights}
+    def __init__(self, module: str, arguments: dict[str, Any] | None = None) -> None:
+        self.module = module
+        self.arguments = arguments or {}
         self.facts: dict[str, Any] = {}
+        self.preprocess = ""
+        """The model's preprocessing, as JSON."""
         self.restarts = 0
         self.ready = False
         self._process: Process | None = None
@@ -43,7 +46,7 @@ class WorkerProcess:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "vitrail.service.worker",
+            self.module,
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
@@ -53,14 +56,14 @@ class WorkerProcess:
         self._process = process
         self._spawn(_log_stderr(process))
         try:
-            document, _ = await _exchange(process, self.model_args, ())
+            document, _ = await _exchange(process, self.arguments, ())
         except (asyncio.IncompleteReadError, OSError):
             raise WorkerCrashedError from None
         if "error" in document:
             await process.wait()
             kind, wrong, got, hint = document["error"]
             raise getattr(errors, kind)(wrong, got=got, hint=hint)
-        self.facts, self.ready = document["facts"], True
+        self.facts, self.preprocess, self.ready = document["facts"], document["preprocess"], True
         self._spawn(self._watch(process))
 
     async def ensure_started(self) -> None:
@@ -68,6 +71,10 @@ class WorkerProcess:
         async with self._start_lock:
             if self._process is None:  # shielded: loading continues if the caller is cancelled
                 await asyncio.shield(self._spawn(self._first_start()))
+
+    def start_soon(self) -> None:
+        """Start the worker in the background."""
+        self._spawn(self.ensure_started())
 
     async def _first_start(self) -> None:
         try:
@@ -98,11 +105,11 @@ class WorkerProcess:
         finally:
             self._job_lock.release()
 
-    async def close(self) -> None:
-        """Stop the worker."""
+    async def close(self, *, seconds: float = 5.0) -> None:
+        """Stop the worker; kill it if it has not exited after so many seconds."""
         self.ready, self._closed = False, True
         if self._process is not None:
-            await _terminate(self._process, seconds=5.0)
+            await _terminate(self._process, seconds=seconds)
         for task in self._tasks:
             task.cancel()
 

@@ -1,12 +1,14 @@
-"""Messages between the service and its worker: a JSON document and byte strings; nothing is pickled."""
+"""Messages between processes: a JSON document and byte strings; nothing is pickled."""
 
 from __future__ import annotations
 
 import json
 import struct
-from asyncio import StreamReader, StreamWriter
 from collections.abc import Sequence
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:  # asyncio is slow to import, and the decoder's guard does without
+    from asyncio import StreamReader, StreamWriter
 
 HEAD = struct.Struct("!I")
 Frame = tuple[dict[str, Any], list[bytes]]
