@@ -114,24 +114,29 @@ def kind_of(path: str | Path) -> str | None:
 
 
 def read_spec(path: Path, config: Mapping[str, Any]) -> Any:
-    """The specification of a run's model."""
+    """The specification of a run's model; one that does not fit the run's weights is refused."""
+    try:
+        check_sum(path / WEIGHTS, RunError)
+        shapes = tensor_files.read_shapes(path / WEIGHTS)
+    except OSError as error:
+        raise invalid(path / WEIGHTS, error) from None
     try:
         stored = config["model"]
-        return plug.load(catalogue.MODELS, stored["family"]).Spec.parse(stored["spec"])
+        check_numbers(stored["spec"], shapes, path / CONFIG, "model.spec")
+        spec = plug.load(catalogue.MODELS, stored["family"]).Spec.parse(stored["spec"])
+        check_spec(spec, shapes, path / CONFIG)
+    except RunError:
+        raise
     except (KeyError, TypeError, OverflowError) as error:
         raise invalid(path / CONFIG, ValueError(f"model: {error!r}")) from None
     except VitrailError as error:
         raise invalid(path / CONFIG, ValueError(f"model.spec: {error.wrong} {error.got}")) from None
+    return spec
 
 
 def load_network(path: Path, config: Mapping[str, Any]) -> Model:
     """Build the model of a run and load its weights; it knows nothing of its data yet."""
-    check_sum(path / WEIGHTS, RunError)
-    stored, shapes = config.get("model") or {}, tensor_files.read_shapes(path / WEIGHTS)
-    check_numbers(stored.get("spec", {}), shapes, path / CONFIG, "model.spec")
-    spec = read_spec(path, config)
-    check_spec(spec, shapes, path / CONFIG)
-    model = catalogue.build(spec)
+    model = catalogue.build(read_spec(path, config))
     try:
         model.load_state_dict(tensor_files.read_tensors(path / WEIGHTS))
     except RuntimeError as error:

@@ -53,6 +53,7 @@ SUMMED_FILES = (*(name for name in ATOMIC_FILES if name not in EDITABLE), METRIC
 """The files whose sums are listed at the end of a run; config.yaml ends with its own, and result.json is added."""
 CONFIG_SUM = re.compile(rb"(.*\n)# SHA-256 of the lines above: ([0-9a-f]{64})\n?", re.DOTALL)
 MAX_LINE_BYTES = 2**16
+MAX_TABLE_BYTES = 2**28  # a million predictions
 FREE_SPACE = "freeing disk space, then the same command again: it resumes from the last checkpoint."
 MAX_DIFFERENCES = 3  # that an error message names
 MIN_FREE_BYTES = 64 * 2**20  # before a run starts
@@ -157,6 +158,13 @@ def read_document(path: Path, schema: TypeAdapter[Any]) -> Any:
         raise invalid(path, error) from None
 
 
+def check_table(path: Path) -> None:
+    """Refuse a table of a run that was changed or is larger than memory should hold; a missing one is not listed."""
+    if path.is_file() and path.stat().st_size > MAX_TABLE_BYTES:
+        raise invalid(path, ValueError(f"more than {MAX_TABLE_BYTES / 2**20:g} MiB"))
+    check_sum(path, RunError)
+
+
 def _current_names(config: dict[str, Any]) -> dict[str, Any]:
     """A config.yaml of version 0.1 under today's names."""
     config = {OLD_NAMES.get(key, key): value for key, value in config.items()}
@@ -217,6 +225,13 @@ def write_json(path: Path, document: Any) -> None:
 
 def _as_json(document: Any) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_summed(path: Path, document: Any) -> None:
+    """Write a JSON file that is the only one of its folder with a sum, the sum first: a kill costs nothing."""
+    text = _as_json(document)
+    write_sums(path.parent, (), RunError, contents={path.name: text.encode("utf-8", "replace")})
+    write_text(text, path, RunError)
 
 
 def write_result(path: Path, result: Mapping[str, Any]) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from vitrail import catalogue
 from vitrail.errors import RunError
 from vitrail.spec import Spec
@@ -14,6 +16,7 @@ from vitrail.weights.tensor_files import Shapes
 
 COUNTS = {"depth", "decoder_depth", "layers", "units", "num_stages", "num_blocks"}  # of layers: each has tensors
 MIN_LIMIT = 2**18  # numbers that any specification may have
+MIN_LAYERS = 64  # the same for layers
 MAX_PIXELS, MAX_TOKENS = 2**24, 2**18  # of one input
 HINT = "the original file: specification and weights belong together."
 
@@ -23,7 +26,7 @@ def check_numbers(fields: Mapping[str, Any], shapes: Shapes, path: Path, name: s
     limit = max(MIN_LIMIT, sum(math.prod(shape) for shape in shapes.values()))
     for key, value in _iter_integers(fields, name):
         is_count = not COUNTS.isdisjoint(key.split("."))
-        if abs(value) > (len(shapes) if is_count else limit):
+        if abs(value) > (max(MIN_LAYERS, len(shapes)) if is_count else limit):
             raise RunError(
                 f"{path} does not fit its weights.",
                 got=f"{key}: {value}, with {len(shapes):,} tensors of {limit:,} numbers at most.",
@@ -40,12 +43,18 @@ def check_spec(spec: Spec, shapes: Shapes, path: Path) -> None:
             f"{path} describes a model of inputs that are too large.", got=f"model.spec.image_size: {size}.", hint=HINT
         )
     with catalogue.on_meta():
-        expected = {name: tuple(tensor.shape) for name, tensor in catalogue.build(spec).state_dict().items()}
-    for name in sorted(expected.keys() | shapes.keys()):
-        if expected.get(name) != shapes.get(name):
+        expected = catalogue.build(spec).state_dict()
+    check_shapes(expected, shapes, path, "model.spec")
+
+
+def check_shapes(tensors: Mapping[str, Tensor], shapes: Shapes, path: Path, name: str) -> None:
+    """Refuse a specification whose tensors, on the meta device, are not those of a file."""
+    expected = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
+    for key in sorted(expected.keys() | shapes.keys()):
+        if expected.get(key) != shapes.get(key):
             raise RunError(
                 f"{path} does not fit its weights.",
-                got=f"{name}: {_describe(expected.get(name))} by its model.spec, {_describe(shapes.get(name))} stored.",
+                got=f"{key}: {_describe(expected.get(key))} by {name}, {_describe(shapes.get(key))} stored.",
                 hint=HINT,
             )
 

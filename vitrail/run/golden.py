@@ -54,7 +54,7 @@ def read_golden(folder: Path) -> dict[str, torch.Tensor] | None:
             raise ValueError("tensors of other shapes or types")
         if not 0 < len(pixels) == len(logits) or not logits.numel():
             raise ValueError(f"{len(pixels)} images with {len(logits)} outputs")
-    except (LookupError, ValueError) as error:
+    except (OSError, LookupError, ValueError) as error:
         raise RunError(f"{path} cannot be read.", got=brief(error), hint="training or exporting again.") from None
     except WeightsError as error:
         raise RunError(f"{path} cannot be read.", got=error.got, hint="training or exporting again.") from None

@@ -6,7 +6,7 @@ import math
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Required
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -15,7 +15,6 @@ from pydantic import Field, TypeAdapter
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from vitrail import documents
 from vitrail.errors import WeightsError, brief
@@ -40,7 +39,7 @@ FOLDER_FILES = (
 )
 
 
-class TensorEntry(TypedDict):
+class TensorEntry(documents.Document):
     """A tensor in the header of a safetensors file."""
 
     dtype: str
@@ -48,11 +47,11 @@ class TensorEntry(TypedDict):
     data_offsets: tuple[int, int]
 
 
-class ShardIndex(TypedDict, total=False):
+class ShardIndex(documents.Document):
     """An index of shards; `metadata` is not read."""
 
-    weight_map: Required[dict[str, str]]
-    metadata: dict[str, Any]
+    weight_map: dict[str, str]
+    metadata: dict[str, Any] = {}
 
 
 INDEX = TypeAdapter(ShardIndex)
@@ -155,7 +154,7 @@ def read_shapes(path: Path) -> Shapes:
             if num_bytes > min(MAX_HEADER, size - 8):
                 raise ValueError(f"a header of {num_bytes} bytes in a file of {size}")
             header = documents.fit_json(file.read(num_bytes), HEADER)
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise _damaged(path, error) from None
     header.pop("__metadata__", None)
     if len(header) > MAX_TENSORS:
@@ -172,7 +171,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         # safetensors checks every offset against the file before mapping it.
         return {key: tensor.clone() for key, tensor in load_file(path).items()}
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except (ValueError, RuntimeError, SafetensorError) as error:
         raise _damaged(path, error) from None
 
 
