@@ -63,36 +63,46 @@ def parse_yaml(text: str, *, loader: type[Any] = YAML_PARSER, max_aliases: int =
 
 def _check_events(text: str, max_aliases: int) -> None:
     """Count what a YAML document expands to, from its events: nothing is built, and nothing is recursive."""
-    extents: dict[str, tuple[int, int]] = {}  # the values and the depth of each anchor
-    opened: list[tuple[str | None, int, int]] = []  # the anchor, the values before and the deepest level of each list
-    num_values = num_aliases = 0
+    extent = _Extent()
     for event in yaml.parse(text, Loader=YAML_PARSER):
-        depth = len(opened)
-        if isinstance(event, yaml.AliasEvent):
-            num_aliases += 1
-            if num_aliases > max_aliases:
-                raise ValueError("aliases are not allowed here" if not max_aliases else f"over {max_aliases} aliases")
-            if event.anchor not in extents:
-                raise ValueError("an alias of something that is not complete")
-            num_values += extents[event.anchor][0]
-            depth += extents[event.anchor][1]
-        elif isinstance(event, yaml.ScalarEvent):
-            num_values += 1
-            if event.anchor is not None:
-                extents[event.anchor] = (1, 0)
-        elif isinstance(event, yaml.CollectionStartEvent):
-            opened.append((event.anchor, num_values, depth + 1))
-            num_values, depth = num_values + 1, depth + 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before, depth = opened.pop()
-            if anchor is not None:
-                extents[anchor] = (num_values - before, depth - len(opened))
-        if num_values > MAX_YAML_VALUES:
+        depth = extent.add(event)
+        if extent.num_aliases > max_aliases:
+            raise ValueError(f"more than {max_aliases} aliases" if max_aliases else "aliases are not allowed here")
+        if extent.num_values > MAX_YAML_VALUES:
             raise ValueError(f"more than {MAX_YAML_VALUES:,} values")
         if depth > MAX_DEPTH:
             raise ValueError(f"lists or mappings nested more than {MAX_DEPTH} deep")
-        if opened and depth > opened[-1][2]:
-            opened[-1] = (*opened[-1][:2], depth)
+
+
+class _Extent:
+    """The values, the depth and the aliases of a YAML document so far, with every alias expanded."""
+
+    def __init__(self) -> None:
+        self.num_values = self.num_aliases = 0
+        self.anchors: dict[str | None, tuple[int, int]] = {}  # the values and the depth of each
+        self.opened: list[tuple[str | None, int, int]] = []  # of each list: its anchor, values before, deepest level
+
+    def add(self, event: Any) -> int:
+        """Count an event; return the depth that it reaches."""
+        depth = len(self.opened)
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in self.anchors:
+                raise ValueError("an alias of something that is not complete")
+            num, below = self.anchors[event.anchor]
+            self.num_aliases, self.num_values, depth = self.num_aliases + 1, self.num_values + num, depth + below
+        elif isinstance(event, yaml.ScalarEvent):
+            self.num_values += 1
+            self.anchors[event.anchor] = (1, 0)
+        elif isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            self.opened.append((event.anchor, self.num_values, depth))
+            self.num_values += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before, depth = self.opened.pop()
+            self.anchors[anchor] = (self.num_values - before, depth - len(self.opened))
+        if self.opened and depth > self.opened[-1][2]:
+            self.opened[-1] = (*self.opened[-1][:2], depth)
+        return depth
 
 
 def check_plain(document: Any) -> None:

@@ -107,7 +107,7 @@ def registry_field(package: str) -> Any:
     return Annotated[SerializeAsAny[Spec], BeforeValidator(parse_entry)]
 
 
-class _Loader(documents.YAML_PARSER):  # type: ignore[misc]
+class _Loader(documents.YAML_PARSER):  # type: ignore[misc, valid-type]
     """YAML in which `1e-3` is a number."""
 
 

@@ -160,7 +160,10 @@ def load(path: str | Path) -> Classifier:
         )
     model = load_network(path, config)
     assert isinstance(model, Classifier)
-    preprocess = stored_preprocess(config, path)
+    preprocess, size = stored_preprocess(config, path), model.spec.image_size
+    if tuple(preprocess.size) != tuple(size):
+        got = ValueError(f"prepare.size: {preprocess.size}, of a model of images of {size}")
+        raise invalid(path / CONFIG, got)
     try:
         labels = read_document(path / LABELS, LABELS_FILE)
         if len(labels) != model.spec.num_classes:

@@ -18,8 +18,8 @@ from vitrail.engine.exported import ImageModel
 from vitrail.errors import RunError, brief
 from vitrail.files import atomic_write, write_text
 from vitrail.metric.numbers import NumberSummary
-from vitrail.run.predictions import SUMMARY
 from vitrail.run.directory import check_table
+from vitrail.run.predictions import SUMMARY
 
 COLUMNS = ("split", "path", "true", "predicted", "low", "high")
 

@@ -49,7 +49,9 @@ class Decisions(Document, extra="allow"):
     plan: Plan | None = None
     finished: Count = 0
     size: Annotated[int, Field(ge=0, le=100)] = 0
-    image_size: Annotated[list[Annotated[int, Field(ge=1, le=MAX_SIDE)]], Field(min_length=1, max_length=3)] = [1]
+    image_size: Annotated[list[Annotated[int, Field(ge=1, le=MAX_SIDE)]], Field(min_length=1, max_length=3)] | None = (
+        None
+    )
     model: Name = ""
     num_labelled: Count = 0
     labelled_epochs: Number = 0.0
@@ -64,7 +66,7 @@ class Request(Document, extra="allow"):
     recipe: Name = ""
     target: Line | None = None
     data_fingerprint: Name = ""
-    settings: Fields = {}
+    settings: Fields | None = None
 
 
 class StoredModel(Document):
@@ -81,7 +83,7 @@ class Config(Document):
     request: Request
     command: str = ""
     decisions: Decisions = Decisions()
-    stages: dict[Name, Decisions] = {}
+    stages: dict[Name, Decisions] | None = None
     kind: Name = "classification"
     objective: Name = "classify"
     model: StoredModel | None = None
@@ -113,11 +115,11 @@ class Facts(Document, extra="allow"):
     model: str
     params: Count
     num_train: Count
-    skipped: dict[str, str] = {}
+    skipped: dict[str, str] | None = None
     own_validation: bool = False
     command: str = ""
     machine: str = ""
-    versions: dict[Name, str] = {}
+    versions: dict[Name, str] | None = None
     story: str
     findings: list[list[str | None]] | None
 

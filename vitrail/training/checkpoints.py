@@ -52,7 +52,9 @@ class Checkpoints(NamedTuple):
     def newest(self) -> tuple[str, Checkpoint] | None:
         """Load the newest intact checkpoint, with its name."""
         exists = self.world.is_rank_zero and self.folder.is_dir()
-        return self._broadcast(checkpoint_files.newest(self.folder, place=self._allocator(), check=self._check) if exists else None)
+        return self._broadcast(
+            checkpoint_files.newest(self.folder, place=self._allocator(), check=self._check) if exists else None
+        )
 
     def load(self, name: str) -> Checkpoint | None:
         """Load a checkpoint; None if it is damaged."""

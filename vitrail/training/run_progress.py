@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field, NonNegativeFloat, TypeAdapter, ValidationError
 
@@ -23,6 +23,7 @@ OLD_NAMES = {
     "brake": "lr_factor",
 }  # in checkpoints of 0.1
 
+GuardKey = Annotated[str, Field(pattern="^(recent|lowest|first)$")]
 Losses = Annotated[list[Number], Field(max_length=WINDOW)]
 
 
@@ -47,7 +48,7 @@ class RunProgress:
     loss_sum: Number = 0.0
     """Over the steps since the last line of metrics."""
     num_losses: Count = 0
-    guard: dict[Literal["recent", "lowest", "first"], Losses] = field(default_factory=dict)
+    guard: dict[GuardKey, Losses] = field(default_factory=dict)
     metrics_bytes: Count = 0
     """The length of metrics.jsonl."""
     seconds: Number = 0.0
@@ -57,7 +58,7 @@ class RunProgress:
     """Spent on all evaluations together."""
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Self:
+    def from_state(cls, state: Mapping[str, Any]) -> RunProgress:
         """Read a checkpoint's state.json, also under the field names of version 0.1; ValueError if it is another."""
         fields = {OLD_NAMES.get(name, name): value for name, value in state.items()}
         best = fields.get("best")

@@ -23,8 +23,8 @@ from vitrail.errors import DataError, RunError
 from vitrail.report.run import OUT_OF_FOLD, REPORT
 from vitrail.request import RECIPES, TrainRequest, make_splits, parse_request
 from vitrail.run import directory
-from vitrail.run.schema import FOLD_NUMBERS_FILE
 from vitrail.run.predictions import PREDICTIONS, SUMMARY, PredictionRow, read_predictions, suspects, write_predictions
+from vitrail.run.schema import FOLD_NUMBERS_FILE
 from vitrail.training import world as processes
 from vitrail.training.clock import Timing
 from vitrail.training.dry_run import LrSearch, forecast, limit_to_one_step, sample_source, sample_splits, search_lr

@@ -51,7 +51,7 @@ class ShardIndex(documents.Document):
     """An index of shards; `metadata` is not read."""
 
     weight_map: dict[str, str]
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] | None = None
 
 
 INDEX = TypeAdapter(ShardIndex)
