@@ -26,6 +26,7 @@ MAX_ALIASES = 64  # PyYAML writes one where the same list occurs twice
 MAX_INTEGER = 2**63
 MAX_SHOWN = 80  # characters of a value in a message
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?+', re.DOTALL)  # possessive, so that it needs no memory
+LONG_NUMBER = re.compile(rb"[eE]\+?\d{3,}|(?<![.\d])\d{20,}(?![.\d])")  # beyond what 64 bits hold
 NOT_STRUCTURE = bytes(set(range(256)) - set(b"[]{},"))
 YAML_PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -43,14 +44,17 @@ def parse_json(content: bytes | str) -> Any:
     """Parse JSON; ValueError if it is nested too deep, too large, or has numbers that are not finite."""
     text = content if isinstance(content, str) else content.decode("utf-8")
     content = text.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
-    structure = STRING.sub(b"", content).translate(None, NOT_STRUCTURE)
+    bare = STRING.sub(b'""', content)
+    structure = bare.translate(None, NOT_STRUCTURE)
     if structure.count(b",") + structure.count(b"[") + structure.count(b"{") > MAX_VALUES:
         raise ValueError(f"more than {MAX_VALUES:,} values")
     marks = np.frombuffer(structure, dtype=np.uint8)
     steps = np.isin(marks, list(b"[{")).astype(np.int8) - np.isin(marks, list(b"]}")).astype(np.int8)
     if len(steps) and int(steps.cumsum(dtype=np.int64).max()) > MAX_DEPTH:
         raise ValueError(f"lists or mappings nested more than {MAX_DEPTH} deep")
-    return json.loads(text, parse_int=_integer, parse_float=_finite, parse_constant=_finite)
+    if (found := LONG_NUMBER.search(bare)) is not None:
+        raise ValueError(f"the number {found[0][:MAX_SHOWN].decode()}")
+    return json.loads(text, parse_constant=_refuse_constant)
 
 
 def parse_yaml(text: str, *, loader: type[Any] = YAML_PARSER, max_aliases: int = MAX_ALIASES) -> Any:
@@ -167,14 +171,5 @@ class Document(BaseModel, strict=True, frozen=True, extra="forbid"):
     """The base of the schemas of files: unknown keys are refused, and no types coerced."""
 
 
-def _integer(digits: str) -> int:
-    if len(digits) > 20 or not -MAX_INTEGER <= (number := int(digits)) < MAX_INTEGER:
-        raise ValueError("an integer of more than 64 bits")
-    return number
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"the number {text[:MAX_SHOWN]}")
-    return number
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"the number {name}")

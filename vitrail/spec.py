@@ -16,6 +16,7 @@ from vitrail import documents, plug
 from vitrail.errors import SpecError, brief
 
 ALIASES = {"learning_rate": "lr", "wd": "weight_decay", "bs": "batch_size", "epoch": "epochs", "step": "steps"}
+MAX_SHOWN = 160  # characters of a value in a message
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 """0 to 1, both included."""
 PositiveFraction = Annotated[float, Field(gt=0.0, le=1.0)]
@@ -169,7 +170,7 @@ def _explain(cls: type[Spec], error: ValidationError, fields: Mapping[str, Any])
     if kind == "str" and _is_number(first["input"]):
         number = float(first["input"])
         hint = f"{path}={repr(number) if 'float' in first['type'] else f'{number:.0f}'}, without quotes."
-    return SpecError(f"{path}: {message}.", got=f"{first['input']!r} ({kind}).", hint=hint)
+    return SpecError(f"{path}: {message}.", got=f"{repr(first['input'])[:MAX_SHOWN]} ({kind}).", hint=hint)
 
 
 def _is_number(text: str) -> bool:

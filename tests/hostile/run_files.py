@@ -296,7 +296,7 @@ def a_million_thresholds(run: Path) -> None:
 
 @case(CALIBRATION)
 def many_thresholds(run: Path) -> None:
-    set_json(run / CALIBRATION, [0.5] * 400_000, "thresholds")
+    set_json(run / CALIBRATION, [0.5] * 150_000, "thresholds")
 
 
 @case(CALIBRATION)

@@ -13,9 +13,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from sklearn.datasets import load_digits
 
+import vitrail
+from tests.hostile.run_files import CALIBRATION, CASES, CONFIG, GOLDEN, LABELS, without_sums
 from vitrail import __main__ as command_line
+from vitrail.errors import RunError, VitrailError
+from vitrail.run import checkpoint
+from vitrail.run.open import open_verified
 from vitrail.sums import SUMS
+from vitrail.training.run_progress import RunProgress
+from vitrail.verbs.explain import explain
+from vitrail.verbs.export import export
+from vitrail.verbs.figures import figures
 from vitrail.verbs.train import train
 
 TRAIN = {
@@ -30,14 +40,19 @@ NESTED = "[" * 100_000
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run on the digits."""
     folder = tmp_path_factory.mktemp("finished")
-    train("digits", run=folder / "run", report=False, **TRAIN)
-    return folder / "run"
+    digits = load_digits()
+    images, labels = (digits.images[:200] * 15).astype(np.uint8), digits.target[:200]
+    np.savez(
+        folder / "digits.npz", x_train=images[:160], y_train=labels[:160], x_test=images[160:], y_test=labels[160:]
+    )
+    train(folder / "digits.npz", run=folder / "run", report=False, **TRAIN)
+    return folder
 
 
 @pytest.fixture
 def run(finished: Path, tmp_path: Path) -> Path:
     """A copy of it to damage."""
-    return Path(shutil.copytree(finished, tmp_path / "run"))
+    return Path(shutil.copytree(finished, tmp_path, dirs_exist_ok=True)) / "run"
 
 
 def ends(words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
@@ -55,12 +70,14 @@ def openings(run: Path) -> dict[str, Callable[[], object]]:
     Image.fromarray(np.zeros((8, 8, 3), dtype=np.uint8)).save(image)
     return {
         "predict": lambda: list(vitrail.predict(run, [image])),
-        "evaluate": lambda: vitrail.evaluate(run, "digits"),
-        "explain": lambda: vitrail.explain(run, [image], out=out),
-        "export": lambda: vitrail.export(run, out=out),
-        "figures": lambda: vitrail.figures(run, out=out),
+        "evaluate": lambda: vitrail.evaluate(run, run.parent / "digits.npz"),
+        "explain": lambda: explain(run, [str(image)], out=out),
+        "export": lambda: export(run, out=out),
+        "figures": lambda: figures(run, out=out),
         "serve": lambda: open_verified(run),
-        "train": lambda: vitrail.train("digits", weights=run, recipe="probe", run=out, settings=("cache_gb=0.0",)),
+        "train": lambda: vitrail.train(
+            run.parent / "digits.npz", weights=run, recipe="probe", run=out, settings=("cache_gb=0.0",)
+        ),
     }
 
 
@@ -69,7 +86,7 @@ def test_every_verb_refuses(name: str, run: Path) -> None:
     damage, file = CASES[name]
     damage(without_sums(run))
     for verb, start in openings(run).items():
-        if verb == "train" and file in (LABELS, CALIBRATION):
+        if verb == "train" and (file in (LABELS, CALIBRATION) or name.startswith("preprocessing_of")):
             continue  # weights to start from have no use for them
         with pytest.raises(VitrailError, match=file) as refused:
             start()
@@ -150,17 +167,32 @@ STATES = {
 }
 
 
+def forge_state(path: Path, state: object) -> None:
+    """Replace the state of a checkpoint, with the right sum."""
+    (path / "state.json").write_text(state if state is NESTED else json.dumps(state))
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["state.json"] = hashlib.sha256((path / "state.json").read_bytes()).hexdigest()
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
 @pytest.mark.parametrize("name", STATES)
 def test_a_state_that_does_not_fit_counts_as_damaged(name: str, run: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Although its sums are right: the checkpoint before it is taken, as for wrong sums."""
-    (run / "result.json").unlink()
     newest = run / "checkpoints" / "step-000000004"
     state = STATES[name](json.loads((newest / "state.json").read_text()))
-    (newest / "state.json").write_text(state if state is NESTED else json.dumps(state))
-    manifest = json.loads((newest / "manifest.json").read_text())
-    manifest["state.json"] = hashlib.sha256((newest / "state.json").read_bytes()).hexdigest()
-    (newest / "manifest.json").write_text(json.dumps(manifest))
-    before = (run / "model.safetensors").read_bytes()
-    assert train("digits", run=run, report=False, **TRAIN).steps == 4
+    forge_state(newest, state)
+    accept = lambda found: RunProgress.from_state(found.state)  # noqa: E731 - as training does
+    name, found = checkpoint.newest(run / "checkpoints", check=accept)
+    assert (name, found.state["step"]) == ("step-000000002", 2)
+    assert f"{newest} is damaged and skipped" in caplog.text
+
+
+def test_training_resumes_from_the_checkpoint_before(
+    run: Path, finished: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (run / "result.json").unlink()
+    newest, before = run / "checkpoints" / "step-000000004", (run / "model.safetensors").read_bytes()
+    forge_state(newest, {**json.loads((newest / "state.json").read_text()), "surprise": 1})
+    assert train(finished / "digits.npz", run=run, report=False, **TRAIN).steps == 4
     assert f"{newest} is damaged and skipped" in caplog.text
     assert (run / "model.safetensors").read_bytes() == before

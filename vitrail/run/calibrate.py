@@ -7,13 +7,13 @@ prediction.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
@@ -24,7 +24,9 @@ from vitrail.metric.calibration import calibration_error
 from vitrail.run.directory import invalid, read_document
 
 CALIBRATION = "calibration.json"
-FIELDS = TypeAdapter(dict[str, Any])
+FIELDS: TypeAdapter[dict[str, Any]] = TypeAdapter(
+    dict[str, Annotated[list[float], Field(max_length=100_000)] | float | bool | None]
+)
 PRIOR_STD = 1.0  # of the log-temperature, so that a few images move it little
 LOG_TEMPERATURE_BOUNDS = (-4.0, 4.0)
 MAX_DOUBLE = 10**7  # logits; single precision has to do for more
