@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from vitrail import catalogue
 from vitrail.data.decode import Pixels
 from vitrail.data.masked_image import MaskedRows, MaskedSample
 from vitrail.data.rng import make_rng
