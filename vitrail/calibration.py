@@ -19,11 +19,11 @@ COVERAGE = 0.9
 class Calibration(Spec):
     """How logits become probabilities, labels and the verdict "unknown"."""
 
-    temperature: Annotated[float, Field(gt=0)] = 1.0
+    temperature: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.0
     """Divides the logits (Guo et al., arXiv 1706.04599)."""
-    thresholds: tuple[Probability, ...] = ()
+    thresholds: Annotated[tuple[Probability, ...], Field(max_length=100_000)] = ()
     """For multi-label data: the probability from which each label is assigned; one half if empty."""
-    limit: float | None = None
+    limit: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """The free energy above which an image is unknown (Liu et al., arXiv 2010.03759)."""
     false_alarms: Probability = FALSE_ALARM_RATE
     """The fraction of familiar images that are flagged as unknown."""

@@ -12,10 +12,11 @@ from typing import Annotated, Any, Literal, Self, get_args, get_origin
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, SerializeAsAny, ValidationError
 
-from vitrail import plug
+from vitrail import documents, plug
 from vitrail.errors import SpecError, brief
 
 ALIASES = {"learning_rate": "lr", "wd": "weight_decay", "bs": "batch_size", "epoch": "epochs", "step": "steps"}
+MAX_SHOWN = 160  # characters of a value in a message
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 """0 to 1, both included."""
 PositiveFraction = Annotated[float, Field(gt=0.0, le=1.0)]
@@ -107,13 +108,8 @@ def registry_field(package: str) -> Any:
     return Annotated[SerializeAsAny[Spec], BeforeValidator(parse_entry)]
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML without aliases, which could expand a few lines to gigabytes."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases are not allowed here")
-        return super().compose_node(parent, index)
+class _Loader(documents.YAML_PARSER):  # type: ignore[misc, valid-type]
+    """YAML in which `1e-3` is a number."""
 
 
 _Loader.add_implicit_resolver(  # YAML's own floats need a dot; everyone writes lr=1e-3
@@ -123,8 +119,8 @@ _Loader.add_implicit_resolver(  # YAML's own floats need a dot; everyone writes 
 
 def _read_yaml(text: str) -> Any:
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        return documents.parse_yaml(text, loader=_Loader, max_aliases=0)
+    except (yaml.YAMLError, ValueError) as error:
         raise SpecError("this is not valid YAML.", got=brief(error)) from None
 
 
@@ -174,7 +170,7 @@ def _explain(cls: type[Spec], error: ValidationError, fields: Mapping[str, Any])
     if kind == "str" and _is_number(first["input"]):
         number = float(first["input"])
         hint = f"{path}={repr(number) if 'float' in first['type'] else f'{number:.0f}'}, without quotes."
-    return SpecError(f"{path}: {message}.", got=f"{first['input']!r} ({kind}).", hint=hint)
+    return SpecError(f"{path}: {message}.", got=f"{repr(first['input'])[:MAX_SHOWN]} ({kind}).", hint=hint)
 
 
 def _is_number(text: str) -> bool:

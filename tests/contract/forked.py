@@ -183,7 +183,7 @@ def bits(run: Path) -> dict[str, Any]:
             found[name] = "folder"
         elif path.name == "timing.jsonl":
             found[name] = all(json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
-        elif path.name in ("README.md", "report.html", "config.yaml", "manifest.json"):
+        elif path.name in ("README.md", "report.html", "config.yaml", "manifest.json", "SHA256SUMS"):
             found[name] = "file"
         elif path.name in ("state.json", "result.json"):
             state = json.loads(path.read_text(encoding="utf-8"))

@@ -153,7 +153,7 @@ def test_a_disk_that_cannot_be_read_loses_nothing(folder: Path, monkeypatch: pyt
         def fail(_: Path) -> str:
             raise OSError(errno.EIO, "Input/output error")
 
-        patch.setattr(checkpoint, "_sha256", fail)
+        patch.setattr(checkpoint, "sum_of", fail)
         with pytest.raises(RunError, match="cannot be read") as caught:
             checkpoint.newest(folder)
     assert caught.value.got == "[Errno 5] Input/output error."

@@ -130,6 +130,8 @@ def decode_here(
 def decode_damaged_jpeg(content: bytes) -> Pixels | None:
     """Whatever can be decoded of a damaged JPEG, to show to a person, never to a model."""
     try:
+        if decode_cost(content).doubt:
+            return None
         rows, columns, space, _ = simplejpeg.decode_jpeg_header(content)
         check_size(rows, columns, "")
         return None if space in CMYK_SPACES else simplejpeg.decode_jpeg(content, strict=False)

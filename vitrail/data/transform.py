@@ -17,6 +17,7 @@ from vitrail.data.decode import Mode, Pixels, as_pixels, decode_image, orient_im
 from vitrail.data.resize import Kernel, resize_part
 from vitrail.spec import Size2d, Spec
 
+MAX_PIXELS = 2**24  # of a resized image: 4,096 x 4,096
 Byte = Annotated[int, Field(ge=0, le=255)]
 
 
@@ -46,6 +47,8 @@ class Preprocess(Spec):
     def _check_channels(self) -> Self:
         if {len(self.mean), len(self.std)} != {self.channels}:
             raise ValueError(f"mean and std have one value for each of the {self.channels} channels of {self.mode}")
+        if self.size[0] * self.size[1] > MAX_PIXELS * self.crop**2:
+            raise ValueError(f"size and crop resize images to more than {MAX_PIXELS:,} pixels")
         return self
 
     @property

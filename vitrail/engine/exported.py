@@ -10,19 +10,37 @@ import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from vitrail import plug
+from vitrail import documents, plug
 from vitrail.about import About
 from vitrail.calibration import Calibration
 from vitrail.contract import Classifier
 from vitrail.data.transform import RawPixels
 from vitrail.errors import ExportError, brief
 from vitrail.machine import avoid_broken_tiles, num_cores
+from vitrail.sums import check_sum, read_sums
 
 RUNTIMES = "vitrail.engine.runtime"
 KEY = "vitrail"  # of Vitrail's entry in a file's metadata
 InferFn = Callable[[NDArray[Any]], NDArray[np.float32]]
+
+
+class Facts(documents.Document, extra="allow"):
+    """What Vitrail writes into the metadata of an exported file, as far as it is needed to use it."""
+
+    name: str
+    precision: str
+    takes: str
+    labels: list[str]
+    preprocess: dict[str, Any]
+    calibration: dict[str, Any]
+    compute: str = ""
+    dynamic: bool = False
+
+
+FACTS = TypeAdapter(Facts)
 
 
 class ExportedModel(nn.Module):
@@ -98,6 +116,7 @@ def open_exported(file: Path, *, threads: int | None = None) -> ExportedModel:
     entry = next(name for name in plug.entries(RUNTIMES) if Path(plug.load(RUNTIMES, name).FILE).suffix == file.suffix)
     runtime = plug.load(RUNTIMES, entry)
     avoid_broken_tiles()
+    check_sums(file)
     try:
         facts, run = runtime.start(file, threads or num_cores())
     except ImportError as error:
@@ -113,6 +132,18 @@ def open_exported(file: Path, *, threads: int | None = None) -> ExportedModel:
     except Exception as error:  # noqa: BLE001 - its metadata may be anything, and so may the engine's error
         raise invalid_export(file, error) from None
     return exported
+
+
+def parse_facts(text: str | bytes) -> dict[str, Any]:
+    """The metadata of an exported file; ValueError if it is not what an export has."""
+    facts: dict[str, Any] = documents.fit_json(text, FACTS)
+    return facts
+
+
+def check_sums(file: Path) -> None:
+    """Refuse an export any file of which was changed, if its folder lists their sums."""
+    for name in read_sums(file.parent, ExportError):
+        check_sum(file.with_name(name), ExportError)
 
 
 def invalid_export(path: Path, error: BaseException) -> ExportError:

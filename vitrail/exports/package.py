@@ -18,11 +18,12 @@ from vitrail.exports.images import ExportImages
 from vitrail.files import get_umask, sync_file, sync_folder
 from vitrail.percent import percent, percent_range
 from vitrail.run.golden import GOLDEN, NUM_GOLDEN, write_golden
+from vitrail.sums import SUMS, write_sums
 
 PROOF = "proof.json"
 EXPORT_FILES = {
     *("README.md", "model.bin", "model.onnx", "model.onnx.data", "model.pt2", "model.xml"),
-    *(GOLDEN, PROOF),
+    *(GOLDEN, PROOF, SUMS),
 }
 """All files that an export may consist of. A folder with others is not replaced."""
 README = """# {name}, {format} {precision}
@@ -88,6 +89,7 @@ def save_package(build: Build, out: Path, images: ExportImages, proof: dict[str,
     write_golden(folder, build.model.preprocess, pixels, build.logits[:NUM_GOLDEN])
     (folder / PROOF).write_text(json.dumps(proof, indent=2) + "\n", encoding="utf-8")
     (folder / "README.md").write_text(_readme(build, proof), encoding="utf-8")
+    write_sums(folder, sorted(EXPORT_FILES - {"README.md", SUMS}), ExportError)
     umask = get_umask(folder)
     for file in folder.iterdir():
         file.chmod(0o666 & ~umask)

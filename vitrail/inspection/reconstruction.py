@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from vitrail import catalogue
 from vitrail.data.decode import Pixels
 from vitrail.data.masked_image import MaskedRows, MaskedSample
 from vitrail.data.rng import make_rng
@@ -20,6 +21,9 @@ from vitrail.model.vit import VisionTransformer
 from vitrail.nn.patches import cut_patches, join_patches
 from vitrail.objective.masked_image.base import MaskedImage
 from vitrail.run.artefact import load, open_run
+from vitrail.run.directory import CONFIG
+from vitrail.run.fit import check_numbers, check_shapes
+from vitrail.sums import check_sum
 from vitrail.weights import tensor_files
 
 DECODER = "decoder.safetensors"
@@ -59,6 +63,12 @@ def open_pretrained(path: str | Path) -> Pretrained:
     config, _ = open_run(path)
     model = as_vision_transformer(load(path))
     masking = _read_masking(path, config)
+    check_sum(path / DECODER, RunError)
+    shapes = tensor_files.read_shapes(path / DECODER)
+    check_numbers(masking.model_dump(mode="json"), shapes, path / CONFIG, "masking")
+    with catalogue.on_meta():
+        expected = dict(build_objective(masking, model).named_parameters())
+    check_shapes(expected, shapes, path / CONFIG, "masking")
     objective = build_objective(masking, model)
     try:
         objective.load_state_dict({**objective.state_dict(), **tensor_files.read_tensors(path / DECODER)})

@@ -13,6 +13,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from vitrail import documents
 from vitrail.contract import Classifier
 from vitrail.data.check import KINDS
 from vitrail.data.table import IMAGE, Source
@@ -26,10 +27,12 @@ from vitrail.report.percent import percent, percent_range
 from vitrail.report.thumbnails import Thumbnails
 from vitrail.run.artefact import ALIGNMENT, CLIPS, kind_of, load
 from vitrail.run.calibrate import read_calibration
-from vitrail.run.directory import FOLDS, METRICS, stored_config
+from vitrail.run.directory import FOLDS, METRICS, check_table, read_document, stored_config
 from vitrail.run.predictions import PREDICTIONS, SUMMARY, SUSPECT_RATIO, PredictionRow, read_predictions, suspects
+from vitrail.run.schema import ACCOUNT_FILE, CLASSIFIER_ACCOUNT_FILE, FOLDS_FILE, METRICS_LINE
 from vitrail.run.text_model import TEXT_KINDS
 
+CLASSIFIERS = ("classification", CLIPS)
 REPORT, OUT_OF_FOLD = "report.html", "out_of_fold.csv"
 SMALL_SIDE, LARGE_SIDE = 96, 176  # pixels of thumbnails
 MAX_IMAGES = 500  # on a page, about 3 kB each
@@ -111,20 +114,19 @@ def read_run(path: Path) -> dict[str, Any]:
 def read_files(path: Path, *, kind: str) -> dict[str, Any]:
     """Read the files that runs of every kind have; refuse a run of another kind."""
     try:
-        document = json.loads((path / SUMMARY).read_text(encoding="utf-8"))
+        schema = CLASSIFIER_ACCOUNT_FILE if kind in CLASSIFIERS else ACCOUNT_FILE
         config = stored_config(path) or {}
         found = config.get("kind", "classification")
         if found != kind:
             raise ValueError(f"a run of the kind {found}, not {kind}")
+        document = read_document(path / SUMMARY, schema)
         facts, result = document["facts"], document["result"]
         scores = result if kind in (*TEXT_KINDS, ALIGNMENT) else document
         split = "test" if scores.get("test") else "val"
-        metrics = [json.loads(line) for line in _read_lines(path / METRICS)]
-        folds = json.loads((path / FOLDS).read_text(encoding="utf-8")) if (path / FOLDS).is_file() else None
+        metrics = _read_metrics(path / METRICS)
+        folds = read_document(path / FOLDS, FOLDS_FILE) if (path / FOLDS).is_file() else None
         summary = scores[split]
         findings = None if facts["findings"] is None else _group_findings(facts["findings"])
-        for each in metrics:
-            each["step"] = float(each["step"])
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise RunError(
             f"{path} is not a finished run.",
@@ -144,8 +146,14 @@ def read_files(path: Path, *, kind: str) -> dict[str, Any]:
     }
 
 
-def _read_lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+def _read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl; each has a step."""
+    check_table(path)
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    metrics = [documents.fit_json(line, METRICS_LINE) for line in lines]
+    for each in metrics:
+        each["step"] = float(each["step"])
+    return metrics
 
 
 def _group_findings(findings: Sequence[Sequence[str]]) -> list[tuple[str, str, int, list[str]]]:

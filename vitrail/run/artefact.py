@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from jaxtyping import UInt8
 from torch import Tensor
 
@@ -17,11 +15,14 @@ from vitrail.about import About
 from vitrail.contract import Classifier, Model
 from vitrail.data.exchange import to_hf
 from vitrail.data.preparation import InputPreprocess
-from vitrail.errors import RunError, SpecError, WeightsError, brief
+from vitrail.errors import RunError, SpecError, VitrailError, WeightsError, brief
 from vitrail.files import write_text
 from vitrail.run.calibrate import check_thresholds, read_calibration, write_calibration
-from vitrail.run.directory import CONFIG, RESULT, read_result, stored_config, write_json
+from vitrail.run.directory import CONFIG, invalid, read_document, read_result, stored_config, write_json, write_result
+from vitrail.run.fit import check_numbers, check_spec
 from vitrail.run.golden import write_golden
+from vitrail.run.schema import LABELS_FILE
+from vitrail.sums import check_sum
 from vitrail.weights import tensor_files
 from vitrail.weights.source import get_format
 
@@ -54,8 +55,8 @@ def write_artefact(
 
 
 def mark_finished(path: Path, result: dict[str, Any]) -> None:
-    """Mark the run as finished by writing its result, the last file of a run."""
-    write_json(path / RESULT, result)
+    """Mark the run as finished by writing the sums of its files, and its result."""
+    write_result(path, result)
 
 
 def _write_configs(path: Path, model: Classifier) -> list[str]:
@@ -113,12 +114,24 @@ def kind_of(path: str | Path) -> str | None:
 
 
 def read_spec(path: Path, config: Mapping[str, Any]) -> Any:
-    """The specification of a run's model."""
+    """The specification of a run's model; one that does not fit the run's weights is refused."""
+    try:
+        check_sum(path / WEIGHTS, RunError)
+        shapes = tensor_files.read_shapes(path / WEIGHTS)
+    except OSError as error:
+        raise invalid(path / WEIGHTS, error) from None
     try:
         stored = config["model"]
-        return plug.load(catalogue.MODELS, stored["family"]).Spec.parse(stored["spec"])
-    except (KeyError, TypeError) as error:
-        raise RunError(f"the files of the run in {path} are inconsistent.", got=f"{error!r}.") from None
+        check_numbers(stored["spec"], shapes, path / CONFIG, "model.spec")
+        spec = plug.load(catalogue.MODELS, stored["family"]).Spec.parse(stored["spec"])
+        check_spec(spec, shapes, path / CONFIG)
+    except RunError:
+        raise
+    except (KeyError, TypeError, OverflowError) as error:
+        raise invalid(path / CONFIG, ValueError(f"model: {error!r}")) from None
+    except VitrailError as error:
+        raise invalid(path / CONFIG, ValueError(f"model.spec: {error.wrong} {error.got}")) from None
+    return spec
 
 
 def load_network(path: Path, config: Mapping[str, Any]) -> Model:
@@ -147,13 +160,16 @@ def load(path: str | Path) -> Classifier:
         )
     model = load_network(path, config)
     assert isinstance(model, Classifier)
+    preprocess, size = stored_preprocess(config, path), model.spec.image_size
+    if tuple(preprocess.size) != tuple(size):
+        got = ValueError(f"prepare.size: {preprocess.size}, of a model of images of {size}")
+        raise invalid(path / CONFIG, got)
     try:
-        preprocess = stored_preprocess(config)
-        labels = json.loads((path / LABELS).read_text(encoding="utf-8"))
-        if not isinstance(labels, list) or len(labels) != model.spec.num_classes:
-            raise ValueError(f"{LABELS} does not name {model.spec.num_classes} classes")
-    except (KeyError, TypeError, OSError, ValueError, yaml.YAMLError) as error:
-        raise RunError(f"the files of the run in {path} are inconsistent.", got=f"{error!r}.") from None
+        labels = read_document(path / LABELS, LABELS_FILE)
+        if len(labels) != model.spec.num_classes:
+            raise ValueError(f"{len(labels):,} labels of {model.spec.num_classes:,} classes")
+    except (OSError, ValueError) as error:
+        raise invalid(path / LABELS, error) from None
     calibration = read_calibration(path, multi_label="map" in (result.get("val") or ()))
     model.about = About(
         kind=kind,
@@ -165,8 +181,13 @@ def load(path: str | Path) -> Classifier:
     return model
 
 
-def stored_preprocess(config: Mapping[str, Any]) -> InputPreprocess:
+def stored_preprocess(config: Mapping[str, Any], path: Path) -> InputPreprocess:
     """The preprocessing in config.yaml; runs before 0.3 have it under `preprocess`."""
-    fields = dict(config["prepare"] if "prepare" in config else config["preprocess"])
-    name = fields.pop("name", "image")
-    return plug.load("vitrail.data.prepare", name).Spec.parse(fields)
+    name = "prepare" if "prepare" in config else "preprocess"
+    try:
+        fields = dict(config[name])
+        return plug.load(catalogue.PREPARATIONS, fields.pop("name", "image")).Spec.parse(fields)
+    except (KeyError, TypeError, OverflowError) as error:
+        raise invalid(path / CONFIG, ValueError(f"{name}: {error!r}")) from None
+    except VitrailError as error:
+        raise invalid(path / CONFIG, ValueError(f"{name}.{error.wrong} {error.got}")) from None

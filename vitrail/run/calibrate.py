@@ -7,20 +7,26 @@ prediction.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
+from pydantic import Field, TypeAdapter
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from vitrail.calibration import FALSE_ALARM_RATE, Calibration, free_energy
-from vitrail.errors import RunError, SpecError, brief
+from vitrail.errors import RunError, SpecError
 from vitrail.files import write_text
 from vitrail.metric.calibration import calibration_error
+from vitrail.run.directory import invalid, read_document
 
 CALIBRATION = "calibration.json"
+FIELDS: TypeAdapter[dict[str, Any]] = TypeAdapter(
+    dict[str, Annotated[list[float], Field(max_length=100_000)] | float | bool | None]
+)
 PRIOR_STD = 1.0  # of the log-temperature, so that a few images move it little
 LOG_TEMPERATURE_BOUNDS = (-4.0, 4.0)
 MAX_DOUBLE = 10**7  # logits; single precision has to do for more
@@ -101,8 +107,8 @@ def check_thresholds(calibration: Calibration, num_classes: int, path: Path) -> 
 def read_calibration(path: Path, *, multi_label: bool = False) -> Calibration:
     """Read the calibration of a run; older runs have none, so their outputs stay as they are."""
     try:
-        return Calibration.parse_yaml((path / CALIBRATION).read_text(encoding="utf-8"))
+        return Calibration.parse(read_document(path / CALIBRATION, FIELDS))
     except FileNotFoundError:
         return Calibration(multi_label=multi_label)
-    except (OSError, ValueError, SpecError) as error:
-        raise RunError(f"{path / CALIBRATION} cannot be read.", got=brief(error), hint="training again.") from None
+    except SpecError as error:
+        raise invalid(path / CALIBRATION, ValueError(f"{error.wrong} {error.got}")) from None

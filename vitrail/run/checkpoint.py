@@ -7,11 +7,10 @@ and `best` name checkpoints for people; nothing depends on them. Nothing in a ch
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,9 +18,12 @@ from typing import Any, NamedTuple
 from safetensors import SafetensorError
 from torch import Tensor
 
-from vitrail.errors import RunError, brief
+from vitrail import documents
+from vitrail.errors import RunError, WeightsError, brief
 from vitrail.files import remove_leftovers, sync_file, sync_folder, write_text
-from vitrail.run.parts import Place, Writer, read_parts, write_whole
+from vitrail.run.parts import TENSORS, Place, Writer, read_parts, write_whole
+from vitrail.run.schema import MANIFEST_FILE, STATE_FILE
+from vitrail.sums import sum_of
 
 PART, REMOVED = ".part-", ".part-gone-"  # prefixes of checkpoints being written, and being removed
 STEP = "step-"
@@ -54,7 +56,7 @@ def save(folder: Path, name: str, checkpoint: Checkpoint, *, write: Writer = wri
         part.mkdir()
         write(part, checkpoint.parts)
         (part / STATE).write_text(json.dumps(checkpoint.state, indent=1), encoding="utf-8")
-        manifest = {path.name: _sha256(path) for path in sorted(part.iterdir())}
+        manifest = {path.name: sum_of(path) for path in sorted(part.iterdir())}
         (part / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         for path in part.iterdir():
             sync_file(path)
@@ -80,18 +82,24 @@ def point(folder: Path, which: str, name: str | None) -> None:
         write_text(f"{name}\n", folder / which, RunError)
 
 
-def load(folder: Path, name: str, *, place: Place | None = None) -> Checkpoint | None:
-    """Load a checkpoint; None if it is missing or any byte of it has changed. `place` as for `read_parts`."""
+def load(
+    folder: Path, name: str, *, place: Place | None = None, check: Callable[[Checkpoint], None] | None = None
+) -> Checkpoint | None:
+    """Load a checkpoint; None if it is missing, any byte of it has changed, or it is not what Vitrail writes.
+
+    `place` as for `read_parts`; `check` raises ValueError for a checkpoint that does not fit the run.
+    """
     path = folder / name
     try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        if not isinstance(manifest, dict) or STATE not in manifest:
+        manifest = documents.read_json(path / MANIFEST, MANIFEST_FILE)
+        if not {STATE, *(file.name for file in path.glob(f"*{TENSORS}"))} <= manifest.keys():
             return None
-        if any(_sha256(path / file) != expected for file, expected in manifest.items()):
+        if any(sum_of(path / file) != expected for file, expected in manifest.items()):
             return None
-        state = json.loads((path / STATE).read_text(encoding="utf-8"))
-        parts = read_parts(path, place)
-    except (*MISSING_ERRORS, ValueError, SafetensorError):
+        checkpoint = Checkpoint(read_parts(path, place), documents.read_json(path / STATE, STATE_FILE))
+        if check is not None:
+            check(checkpoint)
+    except (*MISSING_ERRORS, ValueError, SafetensorError, WeightsError):
         return None
     except OSError as error:  # the checkpoint may be intact and only the disk unavailable: do not discard it
         raise RunError(
@@ -99,14 +107,16 @@ def load(folder: Path, name: str, *, place: Place | None = None) -> Checkpoint |
             got=brief(error),
             hint="the same command again once it can; without that folder it resumes from the one before.",
         ) from None
-    return Checkpoint(parts, state)
+    return checkpoint
 
 
-def newest(folder: Path, *, place: Place | None = None) -> tuple[str, Checkpoint] | None:
+def newest(
+    folder: Path, *, place: Place | None = None, check: Callable[[Checkpoint], None] | None = None
+) -> tuple[str, Checkpoint] | None:
     """Load the newest intact checkpoint; damaged ones are reported and removed."""
     clean(folder)
     for path in sorted(folder.glob(f"{STEP}*"), reverse=True):
-        found = load(folder, path.name, place=place)
+        found = load(folder, path.name, place=place, check=check)
         if found is not None:
             point(folder, LATEST, path.name)
             return path.name, found
@@ -158,8 +168,3 @@ def _delete(path: Path) -> None:
     else:
         with suppress(OSError):
             path.unlink()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -10,15 +10,18 @@ tokenizer.json, tokenizer_config.json, translations.csv   of a run on text
 predictions.csv          the prediction for each evaluated image
 account.json             the scores computed from them
 report.html, README.md   the same for people
+SHA256SUMS               the sums of the files above, which are checked when they are read
 result.json              written last: the run has finished
 folds/, folds.json, out_of_fold.csv                     of a run with folds
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,9 +30,13 @@ from typing import Any
 
 import yaml
 from filelock import FileLock, Timeout
+from pydantic import TypeAdapter
 
-from vitrail.errors import RunError, brief
+from vitrail import documents
+from vitrail.errors import RunError, VitrailError, brief
 from vitrail.files import remove_leftovers, write_text
+from vitrail.run.schema import CONFIG_FILE, RESULT_FILE
+from vitrail.sums import SUMS, check_sum, write_sums
 
 CONFIG, RESULT, METRICS, TIMING, LOCK = "config.yaml", "result.json", "metrics.jsonl", "timing.jsonl", ".lock"
 CHECKPOINTS, STAGES = "checkpoints", "stages"
@@ -39,9 +46,14 @@ ATOMIC_FILES = (
     *(CONFIG, RESULT, "model.safetensors", "config.json", "preprocessor_config.json"),
     *("labels.json", "calibration.json", "golden.safetensors", "README.md", "account.json", "predictions.csv"),
     *("report.html", "folds.json", "out_of_fold.csv"),
-    *("tokenizer.json", "tokenizer_config.json", "translations.csv"),
+    *("tokenizer.json", "tokenizer_config.json", "translations.csv", "decoder.safetensors", SUMS),
 )
+EDITABLE = {CONFIG, RESULT, "README.md", "report.html", "folds.json", "out_of_fold.csv", SUMS}
+SUMMED_FILES = (*(name for name in ATOMIC_FILES if name not in EDITABLE), METRICS)
+"""The files whose sums are listed at the end of a run; config.yaml ends with its own, and result.json is added."""
+CONFIG_SUM = re.compile(rb"(.*\n)# SHA-256 of the lines above: ([0-9a-f]{64})\n?", re.DOTALL)
 MAX_LINE_BYTES = 2**16
+MAX_TABLE_BYTES = 2**28  # a million predictions
 FREE_SPACE = "freeing disk space, then the same command again: it resumes from the last checkpoint."
 MAX_DIFFERENCES = 3  # that an error message names
 MIN_FREE_BYTES = 64 * 2**20  # before a run starts
@@ -104,13 +116,53 @@ def stored_config(path: Path) -> dict[str, Any] | None:
             )
         return None
     try:
-        config = yaml.safe_load((path / CONFIG).read_text(encoding="utf-8"))
+        content = documents.read_bytes(path / CONFIG, max_bytes=documents.MAX_YAML_BYTES)
+        config = documents.parse_yaml(_check_config_sum(path / CONFIG, content).decode("utf-8"))
+        if isinstance(config, dict) and not {"request", "asked"} & config.keys():
+            raise RunError(f"{path / CONFIG} does not belong to a run.", got="other keys.", hint="another --run.")
+        documents.check_plain(config)
+        config = _current_names(config) if isinstance(config, dict) else config
+        documents.fit_json(json.dumps(config), CONFIG_FILE)
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise RunError(f"{path / CONFIG} cannot be read.", got=brief(error), hint="another --run.") from None
-    config = _current_names(config) if isinstance(config, dict) else {}
-    if not isinstance(config.get("request"), dict):
-        raise RunError(f"{path / CONFIG} does not belong to a run.", got="other keys.", hint="another --run.")
+        raise invalid(path / CONFIG, error) from None
     return config
+
+
+def _check_config_sum(path: Path, content: bytes) -> bytes:
+    """Refuse a config.yaml that was changed; those of earlier versions have no sum in their last line."""
+    match = CONFIG_SUM.fullmatch(content)
+    if match is not None and hashlib.sha256(match[1]).hexdigest() != match[2].decode():
+        raise RunError(
+            f"{path} is not the file that was written.",
+            got="another SHA-256 sum than in its last line.",
+            hint="the original file. If you changed it yourself, delete its last line.",
+        )
+    return content
+
+
+def invalid(path: Path, error: BaseException) -> VitrailError:
+    """The one error for a file of a run that is not what Vitrail writes."""
+    return documents.invalid(path, error, RunError)
+
+
+def read_document(path: Path, schema: TypeAdapter[Any]) -> Any:
+    """Read a JSON file of a run: its sum, its bounds and its schema are checked. FileNotFoundError if there is none."""
+    try:
+        content = documents.read_bytes(path)
+        check_sum(path, RunError, content=content)
+        return documents.fit_json(content, schema)
+    except FileNotFoundError:
+        check_sum(path, RunError)  # it may have existed
+        raise
+    except (OSError, ValueError) as error:
+        raise invalid(path, error) from None
+
+
+def check_table(path: Path) -> None:
+    """Refuse a table of a run that was changed or is larger than memory should hold; a missing one is not listed."""
+    if path.is_file() and path.stat().st_size > MAX_TABLE_BYTES:
+        raise invalid(path, ValueError(f"more than {MAX_TABLE_BYTES / 2**20:g} MiB"))
+    check_sum(path, RunError)
 
 
 def _current_names(config: dict[str, Any]) -> dict[str, Any]:
@@ -129,7 +181,7 @@ def discard_unstarted(path: Path) -> bool:
         return False
     for folder in (CHECKPOINTS, STAGES):
         shutil.rmtree(path / folder, ignore_errors=True)
-    for name in (METRICS, TIMING, "tokenizer.json"):
+    for name in (METRICS, TIMING, SUMS, "tokenizer.json"):
         (path / name).unlink(missing_ok=True)
     return True
 
@@ -160,21 +212,40 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def write_config(path: Path, config: Mapping[str, Any]) -> None:
-    """Write config.yaml: the request, and everything chosen automatically."""
-    write_text(yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True), path / CONFIG, RunError)
+    """Write config.yaml: the request, everything chosen automatically, and their SHA-256 sum."""
+    text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+    write_text(f"{text}# SHA-256 of the lines above: {digest}\n", path / CONFIG, RunError)
 
 
 def write_json(path: Path, document: Any) -> None:
     """Write a JSON file atomically."""
-    write_text(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n", path, RunError)
+    write_text(_as_json(document), path, RunError)
+
+
+def _as_json(document: Any) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_summed(path: Path, document: Any) -> None:
+    """Write a JSON file that is the only one of its folder with a sum, the sum first: a kill costs nothing."""
+    text = _as_json(document)
+    write_sums(path.parent, (), RunError, contents={path.name: text.encode("utf-8", "replace")})
+    write_text(text, path, RunError)
+
+
+def write_result(path: Path, result: Mapping[str, Any]) -> None:
+    """Write the sums of the run's files, then the result, the last file of a run."""
+    text = _as_json(result)
+    write_sums(path, SUMMED_FILES, RunError, contents={RESULT: text.encode("utf-8", "replace")})
+    write_text(text, path / RESULT, RunError)
 
 
 def read_result(path: Path) -> dict[str, Any] | None:
     """Read the result of a run; None if it has not finished."""
-    try:
-        return json.loads((path / RESULT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    if not (path / RESULT).is_file():
         return None
+    return read_document(path / RESULT, RESULT_FILE)
 
 
 class JsonLines:

@@ -12,14 +12,15 @@ import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 from PIL import Image
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from vitrail.data.transform import Preprocess
 from vitrail.engine.exported import ImageModel
-from vitrail.errors import RunError, brief
+from vitrail.errors import RunError, WeightsError, brief
 from vitrail.files import atomic_write
+from vitrail.sums import check_sum
+from vitrail.weights import tensor_files
 
 GOLDEN = "golden.safetensors"
 NUM_GOLDEN = 8
@@ -44,14 +45,19 @@ def read_golden(folder: Path) -> dict[str, torch.Tensor] | None:
     path = folder / GOLDEN
     if not path.is_file():
         return None
+    check_sum(path, RunError)
     try:
-        golden = load_file(path)
+        golden = tensor_files.read_safetensors(path)
         pixels, logits, chart = golden["pixels"], golden["logits"], golden.get("chart", golden["pixels"][0])
-        types = (pixels.dtype, chart.dtype, logits.is_floating_point())
+        types = (pixels.dtype, chart.dtype, logits.dtype in tensor_files.FLOATS)
         if (pixels.ndim, chart.ndim, logits.ndim) != (4, 3, 2) or types != (torch.uint8, torch.uint8, True):
             raise ValueError("tensors of other shapes or types")
-    except (OSError, SafetensorError, LookupError, ValueError) as error:
+        if not 0 < len(pixels) == len(logits) or not logits.numel():
+            raise ValueError(f"{len(pixels)} images with {len(logits)} outputs")
+    except (OSError, LookupError, ValueError) as error:
         raise RunError(f"{path} cannot be read.", got=brief(error), hint="training or exporting again.") from None
+    except WeightsError as error:
+        raise RunError(f"{path} cannot be read.", got=error.got, hint="training or exporting again.") from None
     return golden
 
 

@@ -18,6 +18,7 @@ from vitrail.engine.exported import ImageModel
 from vitrail.errors import RunError, brief
 from vitrail.files import atomic_write, write_text
 from vitrail.metric.numbers import NumberSummary
+from vitrail.run.directory import check_table
 from vitrail.run.predictions import SUMMARY
 
 COLUMNS = ("split", "path", "true", "predicted", "low", "high")
@@ -114,6 +115,7 @@ def write_number_rows(path: Path, rows: Iterable[NumberRow]) -> None:
 
 def read_number_rows(path: Path) -> list[NumberRow]:
     """Read the table of a run."""
+    check_table(path)
     try:
         with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
             return [

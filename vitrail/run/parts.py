@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from vitrail.errors import RunError, brief
+from vitrail.weights.tensor_files import read_safetensors, read_shapes
 
 TENSORS = ".safetensors"
 PARTS = f"shard-*{TENSORS}"  # as named by torch.distributed.checkpoint
@@ -55,11 +56,13 @@ def read_parts(folder: Path, place: Place | None = None) -> dict[str, dict[str, 
     A process may call this alone: it reads only what it allocates.
     """
     if not any(folder.glob(PARTS)):
-        return {file.stem: load_file(file) for file in sorted(folder.glob(f"*{TENSORS}"))}
+        return {file.stem: read_safetensors(file) for file in sorted(folder.glob(f"*{TENSORS}"))}
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
+    for file in sorted(folder.glob(PARTS)):
+        read_shapes(file)
     reader = HuggingFaceStorageReader(str(folder))
     flat: dict[str, Tensor] = {}
     for path, stored in reader.read_metadata().state_dict_metadata.items():

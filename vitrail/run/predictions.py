@@ -26,6 +26,7 @@ from vitrail.errors import RunError, brief
 from vitrail.files import atomic_write, write_text
 from vitrail.metric.paired import Paired, compare_hits
 from vitrail.metric.summary import Summary, summarise
+from vitrail.run.directory import check_table
 
 PREDICTIONS = "predictions.csv"
 SUMMARY = "account.json"
@@ -149,6 +150,7 @@ def write_predictions(path: Path, rows: Iterable[PredictionRow]) -> None:
 
 def read_predictions(path: Path) -> list[PredictionRow]:
     """Read the table of a run."""
+    check_table(path)
     try:
         with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
             return [_parse_row(cells) for cells in csv.DictReader(file)]

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from vitrail.errors import RunError, brief
 from vitrail.files import write_text
+from vitrail.run.directory import check_table
 
 TRANSLATIONS = "translations.csv"
 
@@ -36,6 +37,7 @@ def write_translations(path: Path, rows: Sequence[TranslationRow]) -> None:
 
 def read_translations(path: Path) -> list[TranslationRow]:
     """Read all translations."""
+    check_table(path)
     try:
         with path.open(encoding="utf-8", newline="") as file:
             header, *rows = csv.reader(file)

@@ -17,6 +17,7 @@ from vitrail.run import checkpoint as checkpoint_files
 from vitrail.run.checkpoint import Checkpoint
 from vitrail.run.parts import Kinds, Place, read_parts, write_parts
 from vitrail.training.learner import Learner
+from vitrail.training.run_progress import RunProgress
 from vitrail.training.shard import is_sharded
 from vitrail.training.world import World
 
@@ -51,20 +52,35 @@ class Checkpoints(NamedTuple):
     def newest(self) -> tuple[str, Checkpoint] | None:
         """Load the newest intact checkpoint, with its name."""
         exists = self.world.is_rank_zero and self.folder.is_dir()
-        return self._broadcast(checkpoint_files.newest(self.folder, place=self._allocator()) if exists else None)
+        return self._broadcast(
+            checkpoint_files.newest(self.folder, place=self._allocator(), check=self._check) if exists else None
+        )
 
     def load(self, name: str) -> Checkpoint | None:
         """Load a checkpoint; None if it is damaged."""
-        found = checkpoint_files.load(self.folder, name, place=self._allocator()) if self.world.is_rank_zero else None
+        found = self._load(name) if self.world.is_rank_zero else None
         result = self._broadcast(None if found is None else (name, found))
         return None if result is None else result[1]
 
     def has(self, name: str) -> bool:
         """Whether a checkpoint exists and is intact."""
-        found = (
-            self.world.is_rank_zero and checkpoint_files.load(self.folder, name, place=self._allocator()) is not None
-        )
-        return self.world.broadcast_flag(found)
+        return self.world.broadcast_flag(self.world.is_rank_zero and self._load(name) is not None)
+
+    def _load(self, name: str) -> Checkpoint | None:
+        return checkpoint_files.load(self.folder, name, place=self._allocator(), check=self._check)
+
+    def _check(self, checkpoint: Checkpoint) -> None:
+        """ValueError unless state and tensors are what this learner would have saved."""
+        RunProgress.from_state(checkpoint.state)
+        shapes = {name: tensor.shape for name, tensor in self.learner.tensors().items()}
+        stored = {name: tensor.shape for name, tensor in checkpoint.parts.get("model", {}).items()}
+        if stored != shapes or "optimizer" not in checkpoint.parts:
+            raise ValueError("other tensors than the model has")
+        weights = dict(self.learner.named_weights())
+        averages = {name: tensor.shape for name, tensor in checkpoint.parts.get("ema", {}).items()}
+        owners = {name.rpartition(":")[0] for name in checkpoint.parts["optimizer"]}
+        if not owners <= weights.keys() or not averages.items() <= shapes.items():
+            raise ValueError("other tensors than the optimizer has")
 
     def _write(self, part: Path, tensors: Kinds) -> None:
         self.world.barrier()  # until rank 0 has created the folder

@@ -20,9 +20,9 @@ class Guard:
     def __init__(self, state: dict[str, list[float]] | None = None) -> None:
         state = state or {}
         self.recent: deque[float] = deque(state.get("recent", []), maxlen=WINDOW)
-        self.lowest: float = state.get("lowest", [math.inf])[0]
+        self.lowest: float = next(iter(state.get("lowest", [])), math.inf)
         # Checkpoints of earlier versions do not have it; infinity stands for the margin that they used.
-        self.first: float = state.get("first", [math.inf])[0]
+        self.first: float = next(iter(state.get("first", [])), math.inf)
 
     @property
     def state(self) -> dict[str, list[float]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Sequence
@@ -20,11 +19,12 @@ from vitrail import plug
 from vitrail.data.check import scan_source
 from vitrail.data.folds import fold_numbers, fold_tables, foldable
 from vitrail.data.table import Source, Table
-from vitrail.errors import DataError, RunError, brief
+from vitrail.errors import DataError, RunError
 from vitrail.report.run import OUT_OF_FOLD, REPORT
 from vitrail.request import RECIPES, TrainRequest, make_splits, parse_request
 from vitrail.run import directory
 from vitrail.run.predictions import PREDICTIONS, SUMMARY, PredictionRow, read_predictions, suspects, write_predictions
+from vitrail.run.schema import FOLD_NUMBERS_FILE
 from vitrail.training import world as processes
 from vitrail.training.clock import Timing
 from vitrail.training.dry_run import LrSearch, forecast, limit_to_one_step, sample_source, sample_splits, search_lr
@@ -203,16 +203,19 @@ def _assign_folds(request: TrainRequest, table: Table, folds: int, folder: Path)
         scans = scan_source(table, seconds=None if minutes is None else minutes * 60 * SCAN_FRACTION)
         numbers = fold_numbers(table, folds, seed=request.settings.seed, scans=scans)
         folder.mkdir(exist_ok=True)
-        directory.write_json(file, {"folds": folds, "data": fingerprint(table), "parts": numbers.tolist()})
+        document = {"folds": folds, "data": fingerprint(table), "parts": numbers.tolist()}
+        directory.write_summed(file, document)
     try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
+        stored = directory.read_document(file, FOLD_NUMBERS_FILE)
         numbers, origin = np.array(stored["parts"], dtype=np.int64), (stored["folds"], stored["data"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{file} cannot be read.", got=brief(error), hint="another --run.") from None
+    except OSError as error:
+        raise directory.invalid(file, error) from None
     if origin != (folds, fingerprint(table)):
         raise RunError(
             f"{folder} holds other folds.", got=f"{stored['folds']} folds then, {folds} now.", hint="another --run."
         )
+    if len(numbers) != len(table) or int(numbers.max()) >= folds:
+        raise directory.invalid(file, ValueError(f"parts: {len(numbers):,} numbers for {len(table):,} images"))
     return numbers
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from vitrail import plug
+from vitrail import documents, plug
 from vitrail.data.exchange import from_hf, from_timm
 from vitrail.data.transform import Preprocess
 from vitrail.errors import SpecError, WeightsError, brief
@@ -101,9 +100,7 @@ def _find_preprocess(
 def _read_config(path: Path) -> dict[str, Any]:
     """A JSON file next to the weights; empty if it cannot be read, because it is optional."""
     try:
-        if not path.is_file() or path.stat().st_size > MAX_CONFIG:
-            return {}
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        config = documents.parse_json(documents.read_bytes(path, max_bytes=MAX_CONFIG)) if path.is_file() else {}
+    except (OSError, ValueError):
         return {}
     return config if isinstance(config, dict) else {}

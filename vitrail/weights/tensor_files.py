@@ -2,36 +2,60 @@
 
 from __future__ import annotations
 
-import json
 import math
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from numpy.lib import format as npy
+from pydantic import Field, TypeAdapter
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from vitrail import documents
 from vitrail.errors import WeightsError, brief
 from vitrail.files import atomic_write
-from vitrail.weights.torch_pickle import read_torch
+from vitrail.weights.torch_pickle import check_dims, read_torch
 
 MAX_HEADER = 16 * 2**20  # bytes of a safetensors header; a ViT-G has 0.1 MiB
 MAX_INDEX = 16 * 2**20  # bytes of an index of shards
+MAX_TENSORS = 100_000  # a ViT-G has 600
 MAX_RATIO = 100  # unpacked to packed size of an npz
 SMALL = 16 * 2**20  # bytes below which the ratio is not checked
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 NUMBERS = FLOATS | {torch.int64, torch.int32, torch.uint8, torch.bool}
 KIND_OF_SUFFIX = {".safetensors": "safetensors", ".npz": "npz", ".pth": "torch", ".pt": "torch", ".bin": "torch"}
+Shapes = dict[str, tuple[int, ...]]
+"""The shape of each tensor of a file."""
 FOLDER_FILES = (
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+
+
+class TensorEntry(documents.Document):
+    """A tensor in the header of a safetensors file."""
+
+    dtype: str
+    shape: list[Annotated[int, Field(ge=0, le=2**48)]]
+    data_offsets: tuple[int, int]
+
+
+class ShardIndex(documents.Document):
+    """An index of shards; `metadata` is not read."""
+
+    weight_map: dict[str, str]
+    metadata: dict[str, Any] | None = None
+
+
+INDEX = TypeAdapter(ShardIndex)
+HEADER: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, TensorEntry | dict[str, str]])
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -54,6 +78,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     if not tensors:
         raise WeightsError(f"{path.name} has no tensors.", got=f"{path.stat().st_size} bytes.")
     for key, tensor in tensors.items():
+        check_dims(path, key, tensor.ndim)
         if tensor.dtype not in NUMBERS:
             raise WeightsError(
                 f"{path.name} holds tensors of a type that Vitrail does not use.",
@@ -79,7 +104,7 @@ def _read_one(path: Path) -> dict[str, Tensor]:
             hint="the right suffix, if you trust the source of the file.",
         )
     readers: dict[str, Callable[[Path], dict[str, Tensor]]] = {
-        "safetensors": _read_safetensors,
+        "safetensors": read_safetensors,
         "npz": _read_npz,
         "torch": read_torch,
     }
@@ -120,13 +145,34 @@ def _damaged(path: Path, error: Exception) -> WeightsError:
     return WeightsError(f"{path.name} is damaged or truncated.", got=brief(error), hint="a fresh copy.")
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    with path.open("rb") as file:
-        header = int.from_bytes(file.read(8), "little")
-    if header > min(MAX_HEADER, path.stat().st_size - 8):
-        raise _damaged(path, ValueError(f"a header of {header} bytes in a file of {path.stat().st_size}"))
-    # safetensors checks every offset against the file before mapping it.
-    return {key: tensor.clone() for key, tensor in load_file(path).items()}
+def read_shapes(path: Path) -> Shapes:
+    """The shapes of the tensors of a safetensors file, from its header alone."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            num_bytes = int.from_bytes(file.read(8), "little")
+            if num_bytes > min(MAX_HEADER, size - 8):
+                raise ValueError(f"a header of {num_bytes} bytes in a file of {size}")
+            header = documents.fit_json(file.read(num_bytes), HEADER)
+    except ValueError as error:
+        raise _damaged(path, error) from None
+    header.pop("__metadata__", None)
+    if len(header) > MAX_TENSORS:
+        raise _damaged(path, ValueError(f"{len(header)} tensors"))
+    shapes = {key: tuple(entry["shape"]) for key, entry in header.items()}
+    for key, shape in shapes.items():
+        check_dims(path, key, len(shape))
+    return shapes
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, whose header is checked first."""
+    read_shapes(path)
+    try:
+        # safetensors checks every offset against the file before mapping it.
+        return {key: tensor.clone() for key, tensor in load_file(path).items()}
+    except (ValueError, RuntimeError, SafetensorError) as error:
+        raise _damaged(path, error) from None
 
 
 def _read_npz(path: Path) -> dict[str, Tensor]:
@@ -172,19 +218,11 @@ def _read_npy(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> 
 def _list_shards(index: Path) -> list[Path]:
     """The files listed in an index; each must be in the index's own folder."""
     try:
-        if index.stat().st_size > MAX_INDEX:
-            raise ValueError(f"an index of {index.stat().st_size} bytes")
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, AttributeError, TypeError, OSError, RecursionError) as error:
+        names = set(documents.read_json(index, INDEX, max_bytes=MAX_INDEX)["weight_map"].values())
+    except (OSError, ValueError) as error:
         raise _damaged(index, error) from None
     for name in names:
-        if (
-            not isinstance(name, str)
-            or Path(name).name != name
-            or "\\" in name
-            or "\0" in name
-            or name in ("", ".", "..")
-        ):
+        if Path(name).name != name or "\\" in name or "\0" in name or name in ("", ".", ".."):
             raise WeightsError(
                 f"{index.name} names a file outside its own folder.",
                 got=f"{name!r}.",

@@ -15,6 +15,7 @@ from torch import Tensor
 from vitrail.errors import WeightsError
 
 MAX_SHARING = 2  # tensor bytes to file bytes, as tensors may share storage
+MAX_DIMS = 8  # of a tensor; a model of videos has 5
 LEGACY_PICKLES = 4  # at the start of an old .pth: magic number, version, machine, contents
 IMPORT_OPCODES = {"GLOBAL", "INST", "STACK_GLOBAL", "EXT1", "EXT2", "EXT4"}  # they fetch something by name
 ALLOWED = re.compile(
@@ -86,8 +87,17 @@ def _find_state_dict(path: Path, checkpoint: object) -> Mapping[str, Tensor]:
     )
 
 
+def check_dims(path: Path, key: str, num: int) -> None:
+    """Refuse a tensor of more dimensions than any model has, before PyTorch computes with it."""
+    if num > MAX_DIMS:
+        raise WeightsError(
+            f"{path.name} holds a tensor of too many dimensions.", got=f"{num} in {key[:80]!r}.", hint="another file."
+        )
+
+
 def _copy(path: Path, key: str, tensor: Tensor) -> Tensor:
     """A copy with its own memory. Refuses a tensor that is not dense or claims more than its storage holds."""
+    check_dims(path, key, tensor.ndim)
     plain = tensor.layout == torch.strided and not tensor.is_quantized and tensor.device.type == "cpu"
     if not plain or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
         raise WeightsError(f"{path.name} holds a tensor that is not dense.", got=f"{key!r}.", hint="a dense copy.")

@@ -18,7 +18,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrail import documents
 from vitrail.errors import DataError, RunError, SpecError, brief
+from vitrail.sums import check_sum
 
 TokenizerKind = Literal["characters", "subwords", "words", "cl100k"]
 Ids = NDArray[np.int64]
@@ -231,9 +233,9 @@ def read_tokenizer(path: Path) -> Tokenizer:
     import tokenizers
 
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise ValueError(f"more than {MAX_FILE_BYTES // 2**20} MiB")
-        tokenizer = parse_tokenizer(path.read_text(encoding="utf-8"))
+        content = documents.read_bytes(path, max_bytes=MAX_FILE_BYTES)
+        check_sum(path, RunError, content=content)
+        tokenizer = parse_tokenizer(content.decode("utf-8"))
         assert isinstance(tokenizer.inner, tokenizers.Tokenizer)
         if not tokenizer.special_ids:
             raise ValueError("no special tokens")

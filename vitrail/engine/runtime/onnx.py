@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from vitrail.engine.exported import KEY, InferFn, invalid_export
+from vitrail.engine.exported import KEY, InferFn, invalid_export, parse_facts
 from vitrail.errors import ExportError
 
 FILE, TITLE, PACKAGE = "model.onnx", "ONNX Runtime", "onnxruntime"
@@ -21,7 +20,7 @@ def start(path: Path, threads: int) -> tuple[dict[str, Any], InferFn]:
     options.intra_op_num_threads = threads
     try:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        facts = json.loads(session.get_modelmeta().custom_metadata_map[KEY])
+        facts = parse_facts(session.get_modelmeta().custom_metadata_map[KEY])
     except Exception as error:  # noqa: BLE001 - ONNX Runtime's exceptions have no common base class
         raise invalid_export(path, error) from None
     if [node.name for node in session.get_inputs()] != ["pixels"]:

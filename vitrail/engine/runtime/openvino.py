@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from vitrail.engine.exported import KEY, InferFn, invalid_export
+from vitrail.engine.exported import KEY, InferFn, invalid_export, parse_facts
 
 FILE, TITLE, PACKAGE = "model.xml", "OpenVINO", "openvino"
 
@@ -30,7 +29,7 @@ def start(path: Path, threads: int) -> tuple[dict[str, Any], InferFn]:
 
     try:
         model = core.read_model(path)
-        facts = json.loads(model.get_rt_info([KEY]).astype(str))
+        facts = parse_facts(model.get_rt_info([KEY]).astype(str))
         capabilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         settings = {
             "PERFORMANCE_HINT": "LATENCY",

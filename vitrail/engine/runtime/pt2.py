@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from vitrail.engine.exported import InferFn, invalid_export
+from vitrail.engine.exported import InferFn, invalid_export, parse_facts
 from vitrail.errors import ExportError, printable
 
 FILE, TITLE, PACKAGE = "model.pt2", "torch.export", "torch"
@@ -65,7 +65,7 @@ def start(path: Path, threads: int) -> tuple[dict[str, Any], InferFn]:
         try:
             copy_checked(path, checked_copy)
             program = torch.export.load(checked_copy, extra_files=extra).module()
-            facts = json.loads(extra[FACTS])
+            facts = parse_facts(extra[FACTS])
         except ExportError:
             raise
         except Exception as error:  # noqa: BLE001 - zip, JSON, pickle and PyTorch each raise their own

@@ -159,4 +159,4 @@ def _model_of_run(
         for key, value in spec
         if key != "num_classes" and key in type(named).model_fields and value != getattr(named, key)
     }
-    return model or name, changed, stored_preprocess(config)
+    return model or name, changed, stored_preprocess(config, path)

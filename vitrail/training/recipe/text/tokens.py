@@ -10,6 +10,7 @@ from vitrail.data.text.encoded import EncodedTable
 from vitrail.data.text.tokenizer import FILE, Tokenizer, learn_tokenizer, parse_tokenizer, read_tokenizer
 from vitrail.errors import RunError
 from vitrail.files import write_text
+from vitrail.sums import write_sums
 from vitrail.training.recipe.text.settings import TextSettings
 from vitrail.training.settings import CommonSettings
 from vitrail.training.task import Task
@@ -53,5 +54,7 @@ def store_tokenizer(task: Task) -> Tokenizer:
     """Write tokenizer.json before anything is trained with it, unless it is there; return the tokenizer."""
     tokenizer = tokenizer_of(task)
     if task.world.is_rank_zero and not (task.run / FILE).is_file():
-        write_text(tokenizer.to_json(), task.run / FILE, RunError)
+        text = tokenizer.to_json()
+        write_sums(task.run, (), RunError, contents={FILE: text.encode("utf-8", "replace")})
+        write_text(text, task.run / FILE, RunError)
     return tokenizer
