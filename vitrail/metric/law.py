@@ -67,7 +67,7 @@ def estimate_noise(runs: Sequence[Sequence[float]], resolution: float = 0.0) -> 
     nums = np.array([len(each) for each in runs])
     squares = np.array([((np.array(each) - np.mean(each)) ** 2).sum() for each in runs])
     freedom = int((nums - 1).sum())
-    floor = resolution**2 / 12  # the variance of rounding to a whole number of test images
+    floor = resolution**2  # no mean is known better than to one test image
     if not freedom:
         return Noise(np.sqrt(means**2 + floor), 0.0, 0)
     typical = squares.sum() / (means**2 * (nums - 1)).sum()
@@ -294,7 +294,7 @@ def fit_law(sizes: Sequence[float], runs: Sequence[Sequence[float]], *, resoluti
     `resolution` is the step of the errors: one over the number of test images.
     """
     xs, means = np.array(sizes, dtype=np.float64), np.array([np.mean(each) for each in runs], dtype=np.float64)
-    _check_points(xs, means)
+    _check_points(xs, means, resolution)
     noise = estimate_noise(runs, resolution)
     widest = Fit(xs, means, noise, floor=True)
     _check_shape(widest)
@@ -304,14 +304,16 @@ def fit_law(sizes: Sequence[float], runs: Sequence[Sequence[float]], *, resoluti
     return Law(widest if gain > threshold * max(widest.scale, 1e-18) else power, widest)
 
 
-def _check_points(sizes: Array, means: Array) -> None:
+def _check_points(sizes: Array, means: Array, resolution: float) -> None:
     num = len(np.unique(sizes))
     if num < MIN_SIZES:
         raise UndecidedLawError(
             f"{NUM_CONSTANTS} constants need at least {MIN_SIZES} sizes, and there {'is' if num == 1 else 'are'} {num}"
         )
-    if not (np.isfinite(means).all() and (sizes > 0).all() and (means > 0).any()):
-        raise UndecidedLawError("sizes must be positive, and errors finite and not all 0")
+    if not (np.isfinite(means).all() and (sizes > 0).all()):
+        raise UndecidedLawError("sizes must be positive, and errors finite")
+    if not (means > 0).any() or (not resolution and not (means > 0).all()):
+        raise UndecidedLawError("there are no errors left to fall")
 
 
 def _check_shape(widest: Fit) -> None:

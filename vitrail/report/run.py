@@ -19,14 +19,16 @@ from vitrail.data.table import IMAGE, Source
 from vitrail.errors import RunError, brief
 from vitrail.files import write_text
 from vitrail.metric.calibration import Bin
+from vitrail.metric.scaling import read_scaling
 from vitrail.pages import render_template
 from vitrail.report.chart import Line, SecondAxis, line_chart, reliability_chart
 from vitrail.report.overlay import render_overlay
 from vitrail.report.percent import percent, percent_range
+from vitrail.report.scaling import scaling_values
 from vitrail.report.thumbnails import Thumbnails
 from vitrail.run.artefact import ALIGNMENT, CLIPS, kind_of, load
 from vitrail.run.calibrate import read_calibration
-from vitrail.run.directory import FOLDS, METRICS, stored_config
+from vitrail.run.directory import FOLDS, METRICS, SCALING, stored_config
 from vitrail.run.predictions import PREDICTIONS, SUMMARY, SUSPECT_RATIO, PredictionRow, read_predictions, suspects
 from vitrail.run.text_model import TEXT_KINDS
 
@@ -94,10 +96,20 @@ def write_report(path: Path, source: Source, *, model: Classifier | None = None)
         weak_classes=[each for each in run["summary"]["classes"] if each[1] and each[3] < WEAK_RECALL],
         data=_script_data(selected, thumbnails),
         script=files("vitrail.report").joinpath("run.js").read_text(encoding="utf-8"),
+        **_more_data(path),
         percent=percent,
         percent_range=percent_range,
     )
     write_text(page, path / REPORT, RunError)
+
+
+def _more_data(path: Path) -> dict[str, Any]:
+    """The section on what more images would bring; empty for a run without that forecast."""
+    try:
+        found = read_scaling(json.loads((path / SCALING).read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return {"scaling": None}
+    return scaling_values(found)
 
 
 def read_run(path: Path) -> dict[str, Any]:
