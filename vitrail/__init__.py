@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vitrail.verbs.figures import figures
     from vitrail.verbs.models import models
     from vitrail.verbs.predict import predict
+    from vitrail.verbs.scaling import scaling
     from vitrail.verbs.search import search
     from vitrail.verbs.serve import serve
     from vitrail.verbs.train import find_lr, train
@@ -42,6 +43,7 @@ __all__ = [
     "models",
     "predict",
     "save_weights",
+    "scaling",
     "search",
     "serve",
     "train",
@@ -64,6 +66,7 @@ MODULES = {
     "models": "vitrail.verbs.models",
     "predict": "vitrail.verbs.predict",
     "save_weights": "vitrail.verbs.convert",
+    "scaling": "vitrail.verbs.scaling",
     "search": "vitrail.verbs.search",
     "serve": "vitrail.verbs.serve",
     "load": "vitrail.run.artefact",

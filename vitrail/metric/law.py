@@ -53,10 +53,12 @@ class Forecast(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """The standard error of each size's mean, the one of a single run relative to its error, and how well it is known."""
+    """How noisy the mean at each size is, and how well that is known."""
 
     errors: Array
+    """Standard errors."""
     relative: float
+    """The standard deviation of a single run, as a fraction of its error."""
     freedom: int
     """Degrees of freedom of the estimate from runs; 0 if there is one run per size, and only proportions are known."""
 
@@ -223,8 +225,8 @@ class Fit:
             log_d = np.append(np.log(cells.d[inside]), np.log(self.d))
             u_range, d_range = _widen(u, u_range), _widen(log_d, d_range)
         cells, best = self._grid(u_range, d_range), self.cells(np.log1p([self.c / self.unit]), np.log([self.d]))
-        joined = (np.concatenate(pair) for pair in zip(cells[:3], best[:3], strict=True))
-        return Cells(*joined, cells.target)
+        c, d = np.append(cells.c, best.c), np.append(cells.d, best.d)
+        return Cells(c, d, np.concatenate([cells.columns, best.columns]), cells.target)
 
     def intervals(self) -> dict[str, Interval]:
         """The 95 % interval of each constant."""
@@ -289,9 +291,10 @@ class Law:
 
 
 def fit_law(sizes: Sequence[float], runs: Sequence[Sequence[float]], *, resolution: float = 0.0) -> Law:
-    """Fit both laws to the errors of the runs at each size, and choose one; raise `UndecidedLawError` if they cannot tell.
+    """Fit both laws to the errors of the runs at each size, and choose one.
 
-    `resolution` is the step of the errors: one over the number of test images.
+    Raises `UndecidedLawError` if the points cannot tell. `resolution` is the step of the errors: one over the number
+    of test images.
     """
     xs, means = np.array(sizes, dtype=np.float64), np.array([np.mean(each) for each in runs], dtype=np.float64)
     _check_points(xs, means, resolution)

@@ -85,7 +85,9 @@ def read_scaling(document: dict[str, Any]) -> Scaling:
     """The inverse of `Scaling.document`."""
     check, fields = document["check"], {key: document[key] for key in ("law", "intervals", "verdict", "num_test")}
     return Scaling(
-        points=tuple(Point(each["n"], each["value"], each["error"], tuple(each["runs"])) for each in document["points"]),
+        points=tuple(
+            Point(each["n"], each["value"], each["error"], tuple(each["runs"])) for each in document["points"]
+        ),
         forecast=tuple(map(_read_expected, document["forecast"])),
         curve=tuple(map(_read_expected, document["curve"])),
         check=None if check is None else Check(*(check[name] for name in Check._fields)),
@@ -102,7 +104,7 @@ def ladder_sizes(num_images: int, num_classes: int) -> list[int]:
     """The sizes of the subsets: six up to half of the images, one between, and all of them."""
     half = num_images // 2
     lowest = max(MIN_PER_CLASS * num_classes, half // MAX_RANGE)
-    if lowest >= half:
+    if 2 * lowest > half:
         return [num_images]
     below = np.geomspace(lowest, half, NUM_SIZES).round().astype(int).tolist()
     return sorted({*below, round(half * 2**0.5), num_images})

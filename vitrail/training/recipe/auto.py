@@ -101,7 +101,7 @@ def train(task: Task) -> Outcome:
 
 
 def forecast_more_data(task: Task, fitted: probe.Probe) -> None:
-    """Forecast what more images would bring to the probe, for the report; unless there are too few, or too little time."""
+    """Forecast what more images would bring to the probe, for the report; if there are enough, and time."""
     train, path = task.splits.train, task.run / SCALING
     if train.values is not None or train.multi_label or not task.world.is_rank_zero or path.is_file():
         return

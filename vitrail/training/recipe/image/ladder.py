@@ -35,9 +35,7 @@ def probe_ladder(
         progress(number, len(steps))
         rows = torch.from_numpy(orders[seed][:size].copy())
         chosen, chosen_labels = views[:, rows], labels[rows]
-        selection = cross_validate(
-            chosen, chosen_labels, folds=FOLDS, multi_label=False, seed=seed, view=SilentView()
-        )
+        selection = cross_validate(chosen, chosen_labels, folds=FOLDS, multi_label=False, seed=seed, view=SilentView())
         accuracies[size].append(accuracy_of(chosen, chosen_labels, test, selection.c_value))
     return accuracies
 
