@@ -37,6 +37,7 @@ MAX_C = 10.0  # times the largest size; beyond, the law is a straight line
 UNIT_C = 0.01  # times the smallest size: c is searched linearly below, logarithmically above
 GRID = 64  # values of c, and of d
 ROUNDS = 3  # of refining the grid
+SLOPES = (-1.0, 0.0)  # of the relative variance over size, on logarithmic scales
 PRIOR_RUNS = 4  # that the noise of all sizes counts for, beside the runs of one size
 
 
@@ -57,24 +58,34 @@ class Noise(NamedTuple):
 
     errors: Array
     """Standard errors."""
-    relative: float
-    """The standard deviation of a single run, as a fraction of its error."""
+    scale: float
+    slope: float
+    """The variance of a single run relative to its error squared: scale * size^slope."""
     freedom: int
     """Degrees of freedom of the estimate from runs; 0 if there is one run per size, and only proportions are known."""
 
 
-def estimate_noise(runs: Sequence[Sequence[float]], resolution: float = 0.0) -> Noise:
-    """The noise of the mean at each size: its own runs' variance, shrunk towards that of all sizes relative to E."""
+def estimate_noise(sizes: Array, runs: Sequence[Sequence[float]], resolution: float = 0.0) -> Noise:
+    """The noise of the mean at each size: its own runs' variance, shrunk towards a trend over all sizes.
+
+    Relative to the error, larger subsets vary less from one to the next.
+    """
     means = np.array([np.mean(each) for each in runs])
     nums = np.array([len(each) for each in runs])
     squares = np.array([((np.array(each) - np.mean(each)) ** 2).sum() for each in runs])
     freedom = int((nums - 1).sum())
     floor = resolution**2  # no mean is known better than to one test image
     if not freedom:
-        return Noise(np.sqrt(means**2 + floor), 0.0, 0)
-    typical = squares.sum() / (means**2 * (nums - 1)).sum()
-    variances = (PRIOR_RUNS * typical * means**2 + squares) / (PRIOR_RUNS + nums - 1) + floor
-    return Noise(np.sqrt(variances / nums), float(np.sqrt(typical)), freedom)
+        return Noise(np.sqrt(means**2 + floor), 0.0, 0.0, 0)
+    several = (nums > 1) & (means > 0)
+    relative = (squares[several] / (nums[several] - 1) + floor) / means[several] ** 2
+    logs = np.log(sizes[several])
+    slope = float(np.polyfit(logs, np.log(relative), 1)[0]) if several.sum() > 2 and floor + squares.min() > 0 else 0.0
+    slope = float(np.clip(slope, *SLOPES))
+    scale = float(np.average(relative / sizes[several] ** slope, weights=nums[several] - 1))
+    typical = scale * sizes**slope * means**2
+    variances = (PRIOR_RUNS * typical + squares) / (PRIOR_RUNS + nums - 1) + floor
+    return Noise(np.sqrt(variances / nums), scale, slope, freedom)
 
 
 class Cells(NamedTuple):
@@ -283,7 +294,8 @@ class Law:
         low, high = _include(widest.interval_at(size), value)
         noise = 0.0
         if num_runs is not None:
-            relative = widest.noise.relative or float(np.sqrt(widest.scale))
+            known = widest.noise.freedom > 0
+            relative = float(np.sqrt(widest.noise.scale * size**widest.noise.slope if known else widest.scale))
             quantile = float(t_distribution.ppf(0.5 + LEVEL / 2, widest.freedom))
             noise = quantile * relative * value / np.sqrt(num_runs)
         low, high = value - float(np.hypot(value - low, noise)), value + float(np.hypot(high - value, noise))
@@ -298,7 +310,7 @@ def fit_law(sizes: Sequence[float], runs: Sequence[Sequence[float]], *, resoluti
     """
     xs, means = np.array(sizes, dtype=np.float64), np.array([np.mean(each) for each in runs], dtype=np.float64)
     _check_points(xs, means, resolution)
-    noise = estimate_noise(runs, resolution)
+    noise = estimate_noise(xs, runs, resolution)
     widest = Fit(xs, means, noise, floor=True)
     _check_shape(widest)
     power = Fit(xs, means, noise, floor=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -121,7 +121,7 @@ def nested_order(labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray
     return np.argsort(position, kind="stable")
 
 
-def describe_scaling(accuracies: dict[int, Sequence[float]], num_test: int) -> Scaling:
+def describe_scaling(accuracies: Mapping[int, Sequence[float]], num_test: int) -> Scaling:
     """Fit the law to the accuracies of all runs by size, check it, and say what more images would bring."""
     sizes = sorted(accuracies)
     points = tuple(_point(size, accuracies[size]) for size in sizes)

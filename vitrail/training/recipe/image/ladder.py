@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
@@ -27,7 +28,7 @@ def probe_ladder(
     progress: Callable[[int, int], None],
 ) -> dict[int, list[float]]:
     """The test accuracies by size, with C chosen within each subset; all images are one subset, whatever the seed."""
-    sizes = ladder_sizes(len(labels), len(labels.unique()))
+    sizes = ladder_sizes(len(labels), len(np.unique(labels.numpy())))
     orders = [nested_order(labels.numpy(), make_rng("order", seed=seed, epoch=3)) for seed in range(seeds)]
     steps = [(size, seed) for size in sizes for seed in range(1 if size == len(labels) else seeds)]
     accuracies: dict[int, list[float]] = {size: [] for size in sizes}
@@ -49,7 +50,7 @@ def held_out_ladder(
     """
     began = time.monotonic()
     num_train = len(labels) - len(labels) // HELD_OUT
-    sizes = ladder_sizes(num_train, len(labels.unique()))
+    sizes = ladder_sizes(num_train, len(np.unique(labels.numpy())))
     if len(sizes) < MIN_LADDER:
         return None
     order = nested_order(labels.numpy(), make_rng("order", seed=0, epoch=3))
