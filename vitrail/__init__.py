@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vitrail.verbs.figures import figures
     from vitrail.verbs.models import models
     from vitrail.verbs.predict import predict
+    from vitrail.verbs.scaling import scaling
     from vitrail.verbs.search import search
     from vitrail.verbs.serve import serve
     from vitrail.verbs.train import find_lr, train
@@ -46,6 +47,7 @@ __all__ = [
     "predict",
     "run_claims",
     "save_weights",
+    "scaling",
     "search",
     "serve",
     "train",
@@ -71,6 +73,7 @@ MODULES = {
     "predict": "vitrail.verbs.predict",
     "run_claims": "vitrail.verbs.claims",
     "save_weights": "vitrail.verbs.convert",
+    "scaling": "vitrail.verbs.scaling",
     "search": "vitrail.verbs.search",
     "serve": "vitrail.verbs.serve",
     "load": "vitrail.run.artefact",

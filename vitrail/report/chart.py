@@ -16,6 +16,7 @@ LEFT, RIGHT, TOP, BOTTOM = 62, 12, 12, 38
 SECOND_RIGHT = 58  # with a second axis
 MAX_POINTS = 400  # per line; more would not be visible
 NUM_COLOURS = 6
+MAX_DOUBLINGS = 8  # labels on a logarithmic axis
 
 
 class Line(NamedTuple):
@@ -24,6 +25,15 @@ class Line(NamedTuple):
     name: str
     points: Sequence[tuple[float, float]]
     dots: bool = False
+
+
+class Span(NamedTuple):
+    """A value at x, and its interval."""
+
+    x: float
+    y: float
+    low: float
+    high: float
 
 
 class SecondAxis(NamedTuple):
@@ -71,6 +81,43 @@ def line_chart(
     last = ((line.name, line.points[-1][1]) for line in lines)
     ends = "; ".join(f"{name} ends at {_describe(y, as_percent, second_axis)}" for name, y in last)
     return _svg(parts, f"{y_label} by {x_label}: {ends}.")
+
+
+def forecast_chart(
+    points: Sequence[tuple[float, float]],
+    curve: Sequence[Span],
+    forecast: Sequence[Span],
+    *,
+    x_label: str,
+    y_label: str,
+) -> Markup:
+    """Measured fractions by size, a law with its interval as a band, and forecasts; sizes are on a logarithmic axis."""
+    sizes = sorted({x for x, _ in points} | {each.x for each in forecast})
+    values = [y for _, y in points] + [end for each in (*curve, *forecast) for end in (each.low, each.high)]
+    ticks = _ticks(min(values), max(values), maximum=1.0)
+    plot = _Plot(math.log(sizes[-1]), min(ticks[0], *values), max(ticks[-1], *values), left=math.log(sizes[0]))
+    doublings = [sizes[-1] / 2**power for power in range(int(math.log2(sizes[-1] / sizes[0])) + 1)][:MAX_DOUBLINGS]
+    named = [(math.log(size), f"{size:,.0f}") for size in doublings]
+    parts = [plot.frame(x_label, y_label, [(tick, _format(tick, True)) for tick in ticks], x_ticks=named)]
+
+    def place(x: float, y: float) -> str:
+        return f"{plot.x(math.log(x)):.1f},{plot.y(y):.1f}"
+
+    if curve:
+        edges = [place(each.x, each.high) for each in curve] + [place(each.x, each.low) for each in reversed(curve)]
+        parts.append(Markup('<polygon class="band" points="{}"/>').format(" ".join(edges)))
+        line = " ".join(place(each.x, each.y) for each in curve)
+        parts.append(Markup('<polyline class="line c0" points="{}"/>').format(line))
+    dot = Markup('<circle class="dot {}" cx="{}" cy="{}" r="4"><title>{}</title></circle>')
+    bar = Markup('<polyline class="line c1" points="{} {}"/>')
+    for x, y in points:
+        parts.append(dot.format("c0", *place(x, y).split(","), f"{x:,.0f}: {percent(y)} measured"))
+    for each in forecast:
+        parts.append(bar.format(place(each.x, each.low), place(each.x, each.high)))
+        text = f"{each.x:,.0f}: {percent(each.y)} expected, {percent(each.low)} to {percent(each.high)}"
+        parts.append(dot.format("c1", *place(each.x, each.y).split(","), text))
+    expected = "".join(f"; {percent(each.y)} expected at {each.x:,.0f}" for each in forecast)
+    return _svg(parts, f"{y_label} by {x_label}: {percent(points[-1][1])} at {points[-1][0]:,.0f}{expected}.")
 
 
 def reliability_chart(bins: Sequence[Bin], name: str) -> Markup:

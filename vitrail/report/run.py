@@ -20,16 +20,18 @@ from vitrail.data.table import IMAGE, Source
 from vitrail.errors import RunError, brief
 from vitrail.files import write_text
 from vitrail.metric.calibration import Bin
+from vitrail.metric.scaling import read_scaling
 from vitrail.pages import render_template
 from vitrail.report.chart import Line, SecondAxis, line_chart, reliability_chart
 from vitrail.report.overlay import render_overlay
 from vitrail.report.percent import percent, percent_range
+from vitrail.report.scaling import scaling_values
 from vitrail.report.thumbnails import Thumbnails
 from vitrail.run.artefact import ALIGNMENT, CLIPS, kind_of, load
 from vitrail.run.calibrate import read_calibration
-from vitrail.run.directory import FOLDS, METRICS, check_table, read_document, stored_config
+from vitrail.run.directory import FOLDS, METRICS, SCALING, check_table, invalid, read_document, stored_config
 from vitrail.run.predictions import PREDICTIONS, SUMMARY, SUSPECT_RATIO, PredictionRow, read_predictions, suspects
-from vitrail.run.schema import ACCOUNT_FILE, CLASSIFIER_ACCOUNT_FILE, FOLDS_FILE, METRICS_LINE
+from vitrail.run.schema import ACCOUNT_FILE, CLASSIFIER_ACCOUNT_FILE, FOLDS_FILE, METRICS_LINE, SCALING_FILE
 from vitrail.run.text_model import TEXT_KINDS
 
 CLASSIFIERS = ("classification", CLIPS)
@@ -97,10 +99,22 @@ def write_report(path: Path, source: Source, *, model: Classifier | None = None)
         weak_classes=[each for each in run["summary"]["classes"] if each[1] and each[3] < WEAK_RECALL],
         data=_script_data(selected, thumbnails),
         script=files("vitrail.report").joinpath("run.js").read_text(encoding="utf-8"),
+        **_more_data(path),
         percent=percent,
         percent_range=percent_range,
     )
     write_text(page, path / REPORT, RunError)
+
+
+def _more_data(path: Path) -> dict[str, Any]:
+    """The section on what more images would bring; empty for a run without that forecast."""
+    if not (path / SCALING).is_file():
+        return {"scaling": None}
+    document = read_document(path / SCALING, SCALING_FILE)
+    try:
+        return scaling_values(read_scaling(document))
+    except (ValueError, KeyError, TypeError) as error:
+        raise invalid(path / SCALING, error) from None
 
 
 def read_run(path: Path) -> dict[str, Any]:

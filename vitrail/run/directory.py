@@ -7,6 +7,7 @@ checkpoints/             what an interrupted run resumes from
 stages/NAME/             metrics, timing and checkpoints of each stage, of a recipe that trains several models
 model.safetensors, config.json, preprocessor_config.json, labels.json, calibration.json, golden.safetensors
 tokenizer.json, tokenizer_config.json, translations.csv   of a run on text
+scaling.json             what more images would bring to the probe, of a run of auto with weights
 predictions.csv          the prediction for each evaluated image
 account.json             the scores computed from them
 report.html, README.md   the same for people
@@ -40,15 +41,15 @@ from vitrail.sums import SUMS, check_sum, write_sums
 
 CONFIG, RESULT, METRICS, TIMING, LOCK = "config.yaml", "result.json", "metrics.jsonl", "timing.jsonl", ".lock"
 CHECKPOINTS, STAGES = "checkpoints", "stages"
-FOLDS = "folds.json"
+FOLDS, SCALING = "folds.json", "scaling.json"
 OLD_NAMES = {"asked": "request", "chosen": "decisions", "looked": "scanned", "fit": "plan"}  # in config.yaml of 0.1
 ATOMIC_FILES = (
     *(CONFIG, RESULT, "model.safetensors", "config.json", "preprocessor_config.json"),
     *("labels.json", "calibration.json", "golden.safetensors", "README.md", "account.json", "predictions.csv"),
-    *("report.html", "folds.json", "out_of_fold.csv"),
+    *("report.html", FOLDS, SCALING, "out_of_fold.csv"),
     *("tokenizer.json", "tokenizer_config.json", "translations.csv", "decoder.safetensors", SUMS),
 )
-EDITABLE = {CONFIG, RESULT, "README.md", "report.html", "folds.json", "out_of_fold.csv", SUMS}
+EDITABLE = {CONFIG, RESULT, "README.md", "report.html", FOLDS, "out_of_fold.csv", SUMS}
 SUMMED_FILES = (*(name for name in ATOMIC_FILES if name not in EDITABLE), METRICS)
 """The files whose sums are listed at the end of a run; config.yaml ends with its own, and result.json is added."""
 CONFIG_SUM = re.compile(rb"(.*\n)# SHA-256 of the lines above: ([0-9a-f]{64})\n?", re.DOTALL)
@@ -181,7 +182,7 @@ def discard_unstarted(path: Path) -> bool:
         return False
     for folder in (CHECKPOINTS, STAGES):
         shutil.rmtree(path / folder, ignore_errors=True)
-    for name in (METRICS, TIMING, SUMS, "tokenizer.json"):
+    for name in (METRICS, TIMING, SUMS, SCALING, "tokenizer.json"):
         (path / name).unlink(missing_ok=True)
     return True
 

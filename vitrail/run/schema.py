@@ -169,6 +169,7 @@ FOLDS_FILE = TypeAdapter(Folds)
 FOLD_NUMBERS_FILE = TypeAdapter(FoldNumbers)
 METRICS_LINE: TypeAdapter[dict[str, float | None]] = TypeAdapter(dict[Name, Number | None])
 STATE_FILE: TypeAdapter[dict[str, Any]] = TypeAdapter(Fields)
+SCALING_FILE: TypeAdapter[dict[str, Any]] = TypeAdapter(Fields)
 MANIFEST_FILE: TypeAdapter[dict[str, str]] = TypeAdapter(
     dict[Annotated[str, StringConstraints(pattern=r"^[\w.-]+$", max_length=200)], Name]
 )

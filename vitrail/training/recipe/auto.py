@@ -29,11 +29,13 @@ from typing import Any, NamedTuple
 from vitrail.data.augment import Augment
 from vitrail.data.join import join_tables
 from vitrail.data.table import IMAGE
+from vitrail.run.directory import SCALING, write_json
 from vitrail.spec import FinitePositive, PartialFraction
 from vitrail.training.evaluation import Z_ONE_SIDED_95, paired_gain
 from vitrail.training.recipe import finetune, noisy_student, probe, scratch
 from vitrail.training.recipe.image.baseline import fit_baseline, name_baseline
 from vitrail.training.recipe.image.classifier import as_classifier
+from vitrail.training.recipe.image.ladder import held_out_ladder
 from vitrail.training.recipe.image.model_choice import MIN_EPOCHS, MIN_SCALE, choose_image_size, forecast_epochs
 from vitrail.training.recipe.image.pseudo import PseudoLabelled, check_tables, label_images
 from vitrail.training.recipe.image.settings import ImageSettings
@@ -43,6 +45,8 @@ CHECKS_DATA = True
 USES_UNLABELLED = True
 SMALL_DATA = 5000  # images; training from scratch on fewer disappoints
 MIN_PSEUDO_SHARE = 0.1  # of the labelled images; fewer images labelled by the probe change nothing
+FORECAST_SHARE = 0.03  # of the run's minutes, at most, for the forecast of what more images would bring
+DEFAULT_MINUTES = 10.0  # that share is of, if the length is in steps or epochs
 TEACHER_EPOCHS = 50.0  # of the labelled images in the whole run, before Noisy Student from scratch pays off
 
 
@@ -77,6 +81,7 @@ def train(task: Task) -> Outcome:
     objective = task.kind.new_objective(task)
     before = objective.score(probe_outcome.val.fields)
     task.view.say(f"The probe reaches {before.text} on validation images.")
+    forecast_more_data(task, fitted)
     step = choose_step(task, probe_outcome)
     task.view.say(f"Now {step.name} from it.")
     tuned = tune(step.task, probe_outcome)
@@ -93,6 +98,19 @@ def train(task: Task) -> Outcome:
         note += f", refitted on all {len(task.splits.all_train):,} images"
     task.view.say(f"{note}.")
     return probe_outcome._replace(notes=(*notes, f"{note}."), steps=tuned.steps)
+
+
+def forecast_more_data(task: Task, fitted: probe.Probe) -> None:
+    """Forecast what more images would bring to the probe, for the report; if there are enough, and time."""
+    train, path = task.splits.train, task.run / SCALING
+    if train.values is not None or train.multi_label or not task.world.is_rank_zero or path.is_file():
+        return
+    seconds = 60 * (task.settings.minutes or DEFAULT_MINUTES) * FORECAST_SHARE
+    views, c_value = fitted.views, fitted.selection.c_value
+    found = held_out_ladder(views.features, views.labels, c_value=c_value, seconds=seconds)
+    if found is not None:
+        task.view.say(f"{found.verdict} (The probe, on held-out training images.)")
+        write_json(path, found.document())
 
 
 def train_from_scratch(task: Task) -> Outcome:
