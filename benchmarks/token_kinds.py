@@ -1,6 +1,6 @@
 """Digits of 8 x 8 pixels as pixels, patches, rows and columns: the same transformer on other tokens, at equal time.
 
-    python benchmarks/token_kinds.py digits --work DIR --minutes 2 --out benchmarks/token-kinds-2.json
+    python benchmarks/token_kinds.py digits --work DIR --minutes 5 --out benchmarks/token-kinds-5.json
 
 Every run has the same processor minutes on one core (side_by_side.py), everything included. Digits are not mirrored.
 """
@@ -15,12 +15,12 @@ KINDS = {
     "rows": "vit_nano_patch1x8_gap_8",
     "columns": "vit_nano_patch8x1_gap_8",
 }
-SETTINGS = ("small_until=0", "augment.flip_rate=0")
+SETTINGS = ("small_until=0", "augment.flip_rate=0", "batch_size=32")
 
 
 def main() -> None:
     """Run what is missing and write one JSON document."""
-    args = new_parser(minutes=2.0).parse_args()
+    args = new_parser(minutes=5.0).parse_args()
     results = Results(args.out, {"data": args.data.name, "minutes": args.minutes, "cores": 1, "models": KINDS})
     jobs = {}
     for seed in range(args.seeds):

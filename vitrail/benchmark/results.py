@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitrail import plug
+from vitrail import documents, plug
 from vitrail.benchmark.verdict import Contrast, Measured, Verdict, conclude, deciding
 from vitrail.errors import DataError, brief
 
@@ -61,12 +60,12 @@ def read_result(folder: Path, name: str) -> Stored:
     if not file.is_file():
         return Stored(name, {}, {})
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = documents.parse_json(documents.read_bytes(file))
         rows = document["rows"]
         if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):
             raise TypeError("rows must be objects")
         return Stored(name, rows, dict(document.get("hardware") or {}))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{file} is no result of a claim.", got=brief(error), hint="deleting it.") from None
 
 
