@@ -222,7 +222,8 @@ def test_steps_equal_the_causal_forward_pass(name: str, dtype: torch.dtype, with
             )
             found.append(output)
             start += num
-    assert (torch.cat(found, dim=1) - expected).abs().max() < 1e-6
+    # Rounding is relative: of values up to 5, AVX2 and AVX-512 keep different last digits.
+    assert (torch.cat(found, dim=1) - expected).abs().max() < 1e-6 * expected.abs().max()
     assert cache is not None
     assert cache.k.shape == cache.v.shape == (2, 3, 9, 8)
 

@@ -55,8 +55,8 @@ def test_every_claim_decides_by_its_rows(name: str) -> None:
     assert found.statistic == verdict.deciding(found.parts).mean
     chart = module.chart(results.complete_seeds(name, rows))
     assert claims_page.draw_chart(chart).axes
-    first = next(iter(rows))
-    assert results.summarise(results.Stored(name, {first: rows[first]}, {})).verdict == "not run yet"
+    last = list(rows)[:-1]
+    assert results.summarise(results.Stored(name, {key: rows[key] for key in last}, {})).seeds == 2
     assert (
         len({each.key for each in module.experiments(0).values()} & {e.key for e in module.experiments(1).values()})
         == 0

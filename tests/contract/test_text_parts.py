@@ -72,7 +72,8 @@ def test_the_decks_masks() -> None:
     tril = torch.tril(torch.ones(8, 8))
     assert torch.equal((weights > 0).float(), tril)
     scores = torch.zeros(8, 8).masked_fill(tril == 0, float("-inf"))
-    assert torch.equal(weights.log() + torch.arange(1.0, 9.0).log()[:, None], scores)
+    # Logarithms are rounded differently with AVX2 and AVX-512.
+    assert torch.allclose(weights.log() + torch.arange(1.0, 9.0).log()[:, None], scores, atol=1e-6)
     printed = [[round(1 / (row + 1), 4) if column <= row else 0.0 for column in range(8)] for row in range(8)]
     assert [[round(value, 4) for value in row] for row in weights.tolist()] == printed
     values = torch.randn(1, 1, 8, 4)
