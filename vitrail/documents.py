@@ -40,8 +40,8 @@ def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
     return content
 
 
-def parse_json(content: bytes | str) -> Any:
-    """Parse JSON; ValueError if it is nested too deep, too large, or has numbers that are not finite."""
+def parse_json(content: bytes | str, *, finite: bool = True) -> Any:
+    """Parse JSON; ValueError if it is nested too deep, too large, or, if `finite`, has NaN or infinity."""
     text = content if isinstance(content, str) else content.decode("utf-8")
     content = text.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     bare = STRING.sub(b'""', content)
@@ -54,7 +54,7 @@ def parse_json(content: bytes | str) -> Any:
         raise ValueError(f"lists or mappings nested more than {MAX_DEPTH} deep")
     if (found := LONG_NUMBER.search(bare)) is not None:
         raise ValueError(f"the number {found[0][:MAX_SHOWN].decode()}")
-    return json.loads(text, parse_constant=_refuse_constant)
+    return json.loads(text, parse_constant=_refuse_constant if finite else None)
 
 
 def parse_yaml(text: str, *, loader: type[Any] = YAML_PARSER, max_aliases: int = MAX_ALIASES) -> Any:
@@ -137,14 +137,14 @@ def _iter_values(document: Any) -> Iterator[Any]:
             yield value
 
 
-def read_json(path: Path, schema: TypeAdapter[Any], *, max_bytes: int = MAX_BYTES) -> Any:
+def read_json(path: Path, schema: TypeAdapter[Any], *, max_bytes: int = MAX_BYTES, finite: bool = True) -> Any:
     """Read a JSON file that fits its schema, as plain data; ValueError for any other, OSError if it cannot be read."""
-    return fit_json(read_bytes(path, max_bytes=max_bytes), schema)
+    return fit_json(read_bytes(path, max_bytes=max_bytes), schema, finite=finite)
 
 
-def fit_json(content: bytes | str, schema: TypeAdapter[Any]) -> Any:
+def fit_json(content: bytes | str, schema: TypeAdapter[Any], *, finite: bool = True) -> Any:
     """Parse JSON that fits a schema; ValueError that names the first field that does not."""
-    document = parse_json(content)
+    document = parse_json(content, finite=finite)
     try:
         schema.validate_json(content, strict=True)
     except ValidationError as error:

@@ -128,6 +128,7 @@ def read_run(path: Path) -> dict[str, Any]:
 def read_files(path: Path, *, kind: str) -> dict[str, Any]:
     """Read the files that runs of every kind have; refuse a run of another kind."""
     try:
+        (path / SUMMARY).stat()  # a folder that is no run has none
         schema = CLASSIFIER_ACCOUNT_FILE if kind in CLASSIFIERS else ACCOUNT_FILE
         config = stored_config(path) or {}
         found = config.get("kind", "classification")

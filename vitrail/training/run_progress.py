@@ -34,8 +34,8 @@ class RunProgress:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
 
     step: Count = 0
-    best: tuple[Number, Number, Number, Count] | None = None
-    """The best score: its value, standard error, loss and number of samples."""
+    best: tuple[float, float, float, Count] | None = None
+    """The best score: its value, standard error (infinite for one sample), loss and number of samples."""
     best_step: Count = 0
     previous_best_step: Count = 0
     """The best step when the previous checkpoint was written."""
