@@ -317,7 +317,7 @@ def test_labels_and_thresholds_must_fit_the_model(home: Path, tmp_path: Path) ->
     copied = copy_unsummed(home / "run", tmp_path / "run")
     for labels in (["red"], 3, {"a": 1, "b": 2, "c": 3}):
         (copied / "labels.json").write_text(json.dumps(labels))
-        with pytest.raises(RunError, match="labels.json is damaged"):
+        with pytest.raises(RunError, match=r"labels\.json is damaged"):
             open_model(copied)
     shutil.copy(home / "run" / "labels.json", copied)
     (copied / "calibration.json").write_text(json.dumps({"thresholds": [0.5, 0.5], "several": True}))
