@@ -132,7 +132,7 @@ def test_an_interrupted_run_resumes(folded: tuple[Path, list[str]]) -> None:
     content["parts"] = "nonsense"
     text = parts.read_text()
     parts.write_text(json.dumps(content))
-    with pytest.raises(RunError, match="cannot be read"):
+    with pytest.raises(RunError, match="is not the file that was written"):
         learn(folder / "data", folder / "run", folds=3)
     parts.write_text(text)
 
