@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.conftest import copy_unsummed
 from tests.contract import forked
 from tests.contract.disturbed import KILLED, wait_until
 from tests.contract.forked import bits
@@ -307,9 +308,7 @@ def test_changed_text_is_another_run(runs: Runs, tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_that_does_not_fit_is_refused(runs: Runs, tmp_path: Path) -> None:
-    import shutil
-
-    copy = shutil.copytree(runs.paths["language"], tmp_path / "run")
+    copy = copy_unsummed(runs.paths["language"], tmp_path / "run")
     other = learn_tokenizer("subwords", ["other text"], vocab=400)
     (copy / "tokenizer.json").write_text(other.to_json(), encoding="utf-8")
     with pytest.raises(RunError, match="does not fit the run's model"):

@@ -83,21 +83,29 @@ class Scaling(NamedTuple):
 
 def read_scaling(document: dict[str, Any]) -> Scaling:
     """The inverse of `Scaling.document`."""
-    check, fields = document["check"], {key: document[key] for key in ("law", "intervals", "verdict", "num_test")}
+    check, fields = document["check"], {key: document[key] for key in ("law", "verdict", "num_test")}
+    intervals = document["intervals"]
     return Scaling(
         points=tuple(
             Point(each["n"], each["value"], each["error"], tuple(each["runs"])) for each in document["points"]
         ),
         forecast=tuple(map(_read_expected, document["forecast"])),
         curve=tuple(map(_read_expected, document["curve"])),
-        check=None if check is None else Check(*(check[name] for name in Check._fields)),
+        intervals=None if intervals is None else {name: _read_interval(each) for name, each in intervals.items()},
+        check=None
+        if check is None
+        else Check(check["n"], check["predicted"], _read_interval(check["interval"]), check["measured"]),
         **fields,
     )
 
 
 def _read_expected(each: dict[str, Any]) -> Expected:
-    low, high = each["interval"]
-    return Expected(each["n"], each["value"], (low, high))
+    return Expected(each["n"], each["value"], _read_interval(each["interval"]))
+
+
+def _read_interval(values: list[float]) -> Interval:
+    low, high = values
+    return low, high
 
 
 def ladder_sizes(num_images: int, num_classes: int) -> list[int]:
