@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 import yaml
 from PIL import Image
 
+from tests.conftest import copy_unsummed
 from tests.contract.colours import exit_code, learn, pixels_of, write_colours
 from tests.contract.small_images import write_shards
 from vitrail import VitClassifier, compare, evaluate, load, train
@@ -74,7 +74,7 @@ def test_a_failing_report_does_not_cost_the_model(home: Path, monkeypatch: pytes
 
 def test_runs_of_earlier_versions(home: Path, tmp_path: Path) -> None:
     run = tmp_path / "old"
-    shutil.copytree(home / "good", run)
+    copy_unsummed(home / "good", run)
     for name in ("calibration.json", "account.json", "predictions.csv", "report.html"):
         (run / name).unlink()
     result = json.loads((run / "result.json").read_text())
@@ -306,6 +306,7 @@ def test_runs_evaluated_on_other_images(home: Path, tmp_path: Path) -> None:
     """The page does not claim that one is better."""
     rows = (home / "elsewhere" / "predictions.csv").read_text().replace("/red", "/other red")
     (home / "elsewhere" / "predictions.csv").write_text(rows.replace("/blue", "/other blue").replace("/green", "/x"))
+    (home / "elsewhere" / "SHA256SUMS").unlink()
     comparison = compare([home / "good", home / "elsewhere"], page=tmp_path / "page.html")
     assert comparison.pairs[0].paired is None
     assert not comparison.pairs[0].significant

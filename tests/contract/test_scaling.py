@@ -19,7 +19,6 @@ from vitrail.metric.law import UndecidedLawError, fit_law
 from vitrail.metric.scaling import describe_check, describe_scaling, ladder_sizes, nested_order, read_scaling
 from vitrail.report.run import REPORT
 from vitrail.run.directory import RESULT, SCALING
-from vitrail.training.recipe import auto
 from vitrail.verbs import scaling as verb
 from vitrail.verbs.scaling import scaling
 from vitrail.verbs.train import train
@@ -143,7 +142,7 @@ def test_a_probe_of_digits(digits: Table, weights: Path, tmp_path: Path) -> None
 def test_an_interrupted_ladder_of_runs_resumes_without_repeating(
     digits: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verb, "ladder_sizes", lambda *_: [16, 20, 24, 32, 64, 100, 200])
+    monkeypatch.setattr(verb, "ladder_sizes", lambda *_: [40, 48, 56, 64, 80, 100, 200])
     options = {"model": TINY, "seeds": 1, "run": tmp_path / "ladder", "settings": ["steps=2", "batch_size=8"]}
     started: list[str] = []
 
@@ -157,19 +156,16 @@ def test_an_interrupted_ladder_of_runs_resumes_without_repeating(
         patch.setattr(verb, "train", train_some)
         with pytest.raises(KeyboardInterrupt):
             scaling(digits, **options)
-    assert started == ["16-0", "20-0"]
+    assert started == ["40-0", "48-0"]
     times = {name: (tmp_path / "ladder" / name / RESULT).stat().st_mtime_ns for name in started}
     result = scaling(digits, **options)
-    assert [each.n for each in result.points] == [16, 20, 24, 32, 64, 100, 200]
+    assert [each.n for each in result.points] == [40, 48, 56, 64, 80, 100, 200]
     assert times == {name: (tmp_path / "ladder" / name / RESULT).stat().st_mtime_ns for name in started}
     steps = {json.loads(path.read_text())["steps"] for path in (tmp_path / "ladder").glob(f"*/{RESULT}")}
     assert steps == {2}
 
 
-def test_the_report_of_auto_says_what_more_data_would_bring(
-    digits: Table, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(auto, "FORECAST_SHARE", 1.0)  # of ten minutes: this is about words, not about time
+def test_the_report_of_auto_says_what_more_data_would_bring(digits: Table, weights: Path, tmp_path: Path) -> None:
     words = ["steps=1", "batch_size=8", "cache_gb=0.0"]
     train(digits, model=TINY, weights=weights, recipe="auto", run=tmp_path / "run", settings=words)
     found = read_scaling(json.loads((tmp_path / "run" / SCALING).read_text()))

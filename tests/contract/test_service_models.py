@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
+from tests.conftest import copy_unsummed
 from tests.contract.colours import learn, write_colours
 from tests.contract.serving import ServerProcess
 from tests.forge import Forge
@@ -83,7 +83,7 @@ def test_the_explainer_survives_the_client_that_started_it(home: Path, server: S
 def test_a_model_that_fails_its_golden_check_is_not_served(
     home: Path, tmp_path: Path, source: str, forge: Forge
 ) -> None:
-    copied = shutil.copytree(home / source, tmp_path / source)
+    copied = copy_unsummed(home / source, tmp_path / source)
     golden = load_file(copied / "golden.safetensors")
     save_file({**golden, "logits": golden["logits"].flip(0)}, copied / "golden.safetensors")
     result = forge.run_cli("serve", str(copied), "--port", "0", "--quiet", cwd=tmp_path)

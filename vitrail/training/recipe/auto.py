@@ -23,6 +23,7 @@ Oxford Pets, 20 images of each of 37 breeds, DeiT-Ti/16, two cores: 87.4 % test 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -46,7 +47,7 @@ USES_UNLABELLED = True
 SMALL_DATA = 5000  # images; training from scratch on fewer disappoints
 MIN_PSEUDO_SHARE = 0.1  # of the labelled images; fewer images labelled by the probe change nothing
 FORECAST_SHARE = 0.03  # of the run's minutes, at most, for the forecast of what more images would bring
-DEFAULT_MINUTES = 10.0  # that share is of, if the length is in steps or epochs
+FORECAST_IMAGES = 2000  # up to which a run without minutes has that forecast
 TEACHER_EPOCHS = 50.0  # of the labelled images in the whole run, before Noisy Student from scratch pays off
 
 
@@ -105,7 +106,11 @@ def forecast_more_data(task: Task, fitted: probe.Probe) -> None:
     train, path = task.splits.train, task.run / SCALING
     if train.values is not None or train.multi_label or not task.world.is_rank_zero or path.is_file():
         return
-    seconds = 60 * (task.settings.minutes or DEFAULT_MINUTES) * FORECAST_SHARE
+    minutes = task.settings.minutes
+    if minutes is None and len(train) > FORECAST_IMAGES:
+        return
+    # A run of steps or epochs is reproducible, so nothing in it may depend on time.
+    seconds = math.inf if minutes is None else 60 * minutes * FORECAST_SHARE
     views, c_value = fitted.views, fitted.selection.c_value
     found = held_out_ladder(views.features, views.labels, c_value=c_value, seconds=seconds)
     if found is not None:
