@@ -2,7 +2,7 @@
 
     vitrail train captions.txt --recipe masked_language --minutes 10
 
-Multi30k's English captions, one core without AVX-512 for 20 minutes: 49.8 % of the masked words of test sentences
+Multi30k's English captions, one of two cores without AVX-512, 20 minutes: 49.8 % of the masked words of test sentences
 (three seeds, 49.5 to 50.0 %), where counting words between the same neighbours reaches 42.2 % (masked-words-20.json).
 """
 
