@@ -40,7 +40,6 @@ def run_claims(
     work: str | Path = WORK,
     results: str | Path | None = None,
     say: Callable[[str], None] | None = None,
-    progress: Callable[[int, int], None] | None = None,
 ) -> list[ClaimResult]:
     """Run what is missing of a claim, or of `all`, and return the verdicts.
 
@@ -84,12 +83,10 @@ def run_claims(
                 _write(folder, Stored(each, known[each], hardware()))
 
     store()
-    for done, (key, row) in enumerate(_run_all(missing, seconds, lab, minutes), 1):
+    for key, row in _run_all(missing, seconds, lab, minutes):
         pool[key] = row
         store()
         say(f"{key}: {_brief_row(row)}")
-        if progress is not None:
-            progress(done, len(missing))
     return [summarise(read_result(folder, each)) for each in names]
 
 
