@@ -13,7 +13,8 @@ import yaml
 from tests.conftest import fill
 from tests.contract.small_images import table_of, write_folder
 from vitrail import create_model, load, save_weights
-from vitrail.data.transform import scale_size
+from vitrail.data.prepare.image import ImagePreparation
+from vitrail.data.transform import Preprocess, scale_size
 from vitrail.kind.classification import check_source
 from vitrail.objective.classify import Classify
 from vitrail.training import throughput
@@ -54,6 +55,13 @@ def decisions(run: Path) -> dict[str, Any]:
 def test_smaller_images_are_whole_cells(factor: float, size: tuple[int, int]) -> None:
     model = create_model("vit_mu_patch16_224", image_size=(224, 160))
     assert scale_size(model.spec.image_size, model.spec.layout.grid, factor) == size
+
+
+@pytest.mark.parametrize(("name", "side"), [("vit_nano_conv4_32", 24), ("resnet26_32", 32), ("resnetv2_50x1_bit", 160)])
+def test_a_network_of_few_cells_starts_at_full_size(name: str, side: int) -> None:
+    model = create_model(name)
+    prepare = ImagePreparation(preprocess=Preprocess(size=model.spec.image_size))
+    assert prepare.reduced(0.75, model.spec.layout.grid).preprocess.size == (side, side)
 
 
 @pytest.mark.parametrize(("speed", "size"), [(1e6, 224), (24.0, 144), (1.0, 112)])

@@ -97,18 +97,39 @@ class TrainingRun:
 
     def run(self, lab: Laboratory) -> Row:
         """Train the model, test it, and look into it."""
-        model = self.network()
-        flops = model.flops()
-        num_seen = self.num_seen or self.teraflops * 1e12 / (FORWARD_AND_BACKWARD * flops)
-        steps = max(1, round(num_seen / BATCH_SIZE))
-        name = self.key.replace(" ", "_").replace("/", "-")
-        data = write_images(lab, self.num_images, self.seed, shuffled=self.shuffled)
+        place = lab.work / "runs" / self.key.replace(" ", "_").replace("/", "-")
         began = time.process_time()
+        row = self.fit(lab, place, steps=self.num_steps(FORWARD_AND_BACKWARD * self.network().flops()))
+        if self.inspect:
+            from vitrail.run.artefact import load
+
+            trained = load(place).eval()
+            images, labels = test_images(self.images(lab))
+            for each in self.inspect:
+                row |= INSPECTIONS[each](trained, images, labels)
+        shutil.rmtree(place)
+        return {**row, "processor_seconds": round(time.process_time() - began, 1)}
+
+    def num_steps(self, flops: float) -> int:
+        """The number of steps, if it takes so many FLOPs to learn from an image once."""
+        num_seen = self.num_seen or self.teraflops * 1e12 / flops
+        return max(1, round(num_seen / BATCH_SIZE))
+
+    def images(self, lab: Laboratory) -> Path:
+        """The file of its images."""
+        return write_images(lab, self.num_images, self.seed, shuffled=self.shuffled)
+
+    def fit(
+        self, lab: Laboratory, place: Path, *, steps: int, teacher: Path | None = None, weights: Path | None = None
+    ) -> Row:
+        """Train it in the run directory `place`, with a teacher or from weights, and test it."""
         result = lab.train(
-            data,
+            self.images(lab),
             model=self.model,
-            recipe="scratch",
-            run=lab.work / "runs" / name,
+            recipe="scratch" if teacher is None else "distill",
+            run=place,
+            teacher=teacher,
+            weights=weights,
             settings=[
                 *(f"model.{change}" for change in self.changes),
                 *SETTINGS,
@@ -119,22 +140,14 @@ class TrainingRun:
             seed=self.seed,
             report=False,
         )
-        row = {
+        network = self.network()
+        return {
             "accuracy": result.test["top1"],
             "n": result.test["n"],
-            "params": sum(parameter.numel() for parameter in model.parameters()),
-            "mflops": round(flops / 1e6, 2),
+            "params": sum(parameter.numel() for parameter in network.parameters()),
+            "mflops": round(network.flops() / 1e6, 2),
             "steps": steps,
         }
-        if self.inspect:
-            from vitrail.run.artefact import load
-
-            trained = load(lab.work / "runs" / name).eval()
-            images, labels = test_images(data)
-            for each in self.inspect:
-                row |= INSPECTIONS[each](trained, images, labels)
-        shutil.rmtree(lab.work / "runs" / name)
-        return {**row, "processor_seconds": round(time.process_time() - began, 1)}
 
 
 def write_images(lab: Laboratory, num: int, seed: int, *, shuffled: bool = False) -> Path:

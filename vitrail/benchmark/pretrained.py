@@ -13,12 +13,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.benchmark.experiment import Laboratory
+from vitrail.benchmark.experiment import NUM_TEST, Laboratory, write_images
 from vitrail.benchmark.verdict import Row
 from vitrail.catalogue import build, create_model
 from vitrail.data.find import open_data
 from vitrail.data.prepare.image import image_loader
-from vitrail.data.table import Table
+from vitrail.data.table import Table, split_number
 from vitrail.errors import DataError, WeightsError
 from vitrail.inspection.distance import measure_heads
 from vitrail.inspection.outline import measure_outlines, read_outlines
@@ -30,6 +30,7 @@ NAME = "deit_tiny_patch16_224"
 GIGAFLOPS = 2.5  # of DeiT-Ti at 224 pixels
 PER_BREED = 5  # images to train a probe on, and as many to test it
 FOLDS = 5
+SMALL_SIDE = 112  # pixels that small images are enlarged to
 OUTLINES = Path(__file__).parent / "claim" / "outlines.json"
 NUM_PARTS = 3  # of the outlined images, one per seed
 
@@ -93,16 +94,44 @@ class ResolutionProbe:
         model, source = load_deit(lab, self.side), open_pets(lab)
         if not self.interpolated:
             _replace_positions(model, load_deit(lab))
-        rows = choose_pets(source, self.seed, PER_BREED)
-        features, labels = zip(*(_features(model, source.only(each)) for each in rows), strict=True)
-        views = features[0][None]
-        chosen = cross_validate(
-            views, labels[0], folds=FOLDS, multi_label=False, seed=self.seed, view=SilentView()
-        ).c_value
-        linear = fit_linear(views, labels[0], c_value=chosen, multi_label=False)
-        accuracy = (linear(features[1]).argmax(dim=1) == labels[1]).double().mean().item()
-        seconds = round(time.process_time() - began, 1)
-        return {"accuracy": accuracy, "n": len(labels[1]), "processor_seconds": seconds}
+        train, test = (source.only(each) for each in choose_pets(source, self.seed, PER_BREED))
+        return {**_probe(model, train, test, self.seed), "processor_seconds": round(time.process_time() - began, 1)}
+
+
+@dataclass(frozen=True)
+class SmallImageProbe:
+    """A linear probe of DeiT-Ti on the images of CIFAR-10 that the small networks are trained on, enlarged."""
+
+    num_images: int
+    seed: int = 0
+
+    @property
+    def key(self) -> str:
+        """Everything that determines the result."""
+        return f"deit cifar10 side={SMALL_SIDE} images={self.num_images} seed={self.seed}"
+
+    @property
+    def cost(self) -> float:
+        """The teraflops of the forward pass of all images."""
+        return (self.num_images + NUM_TEST) * GIGAFLOPS / 1000 * (SMALL_SIDE / 224) ** 2
+
+    def run(self, lab: Laboratory) -> Row:
+        """Compute features, fit a linear model on the training images and test it."""
+        began = time.process_time()
+        model, source = load_deit(lab, SMALL_SIDE), open_data(write_images(lab, self.num_images, self.seed))
+        assert isinstance(source, Table)
+        train, test = (source.only(np.flatnonzero(source.splits == split_number(each))) for each in ("train", "test"))
+        return {**_probe(model, train, test, self.seed), "processor_seconds": round(time.process_time() - began, 1)}
+
+
+def _probe(model: VisionTransformer, train: Table, test: Table, seed: int) -> Row:
+    """Fit a linear model on the features of the training images, its strength chosen by folds, and test it."""
+    features, labels = zip(*(_features(model, each) for each in (train, test)), strict=True)
+    views = features[0][None]
+    chosen = cross_validate(views, labels[0], folds=FOLDS, multi_label=False, seed=seed, view=SilentView()).c_value
+    linear = fit_linear(views, labels[0], c_value=chosen, multi_label=False)
+    accuracy = (linear(features[1]).argmax(dim=1) == labels[1]).double().mean().item()
+    return {"accuracy": accuracy, "n": len(labels[1])}
 
 
 @torch.no_grad()

@@ -250,6 +250,8 @@ class Task:
         spec = model.spec
         assert hasattr(spec, "layout"), "a model that starts at a lower resolution has a grid of cells"
         reduced = prepare.reduced(settings.small_side, spec.layout.grid)
+        if reduced is prepare:
+            return loader, loader
         return loader, self.make_loader(self.splits.train, reduced, training=True, cached=True)
 
     def measure_speed(self, model: Model) -> float:

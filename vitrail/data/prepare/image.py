@@ -20,6 +20,7 @@ from vitrail.data.transform import Preprocess, scale_size
 
 Spec = Preprocess
 FIELDS = ("image",)
+NEAR = 0.8  # of the factor: smaller images than that are too unlike those of full size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +94,14 @@ class ImagePreparation:
         )
 
     def reduced(self, factor: float, cells: tuple[int, ...]) -> ImagePreparation:
-        """The same with smaller images, of whole cells, and not cached."""
-        size = scale_size(self.preprocess.size, cells, factor)
+        """The same with smaller images, of whole cells, and not cached; itself if no size is near the factor.
+
+        A ResNet on small images has 2 x 2 cells: half of the side would teach it little about the whole.
+        """
+        full = self.preprocess.size
+        size = scale_size(full, cells, factor)
+        if size == full or any(side < NEAR * factor * whole for side, whole in zip(size, full, strict=True)):
+            return self
         return replace(self, preprocess=self.preprocess.override({"size": size}), cache=None)
 
     def lengths(self, source: Source) -> None:  # noqa: ARG002 - the same for every source

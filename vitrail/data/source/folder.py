@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
 import numpy as np
@@ -73,7 +72,7 @@ def _walk(root: Path) -> tuple[list[str], list[Finding]]:
             findings.append(Finding(folder, "ignored", "an empty folder"))
         for entry in entries:
             name = f"{folder}/{entry.name}" if folder else entry.name
-            kind = _classify(Path(entry.path), inside)
+            kind = _classify(entry, inside)
             if isinstance(kind, tuple):
                 findings.append(Finding(name, *kind))
             elif kind == "folder":
@@ -85,18 +84,18 @@ def _walk(root: Path) -> tuple[list[str], list[Finding]]:
     return names, findings
 
 
-def _classify(path: Path, inside: Path) -> str | tuple[str, str]:
+def _classify(entry: os.DirEntry[str], inside: Path) -> str | tuple[str, str]:
     """`file`, `folder`, or the kind and detail of a finding if it is neither. Opens nothing."""
-    try:
-        linked = path.is_symlink()
-        target = path.resolve(strict=True) if linked else path
-        if linked and not target.is_relative_to(inside):
+    linked = entry.is_symlink()
+    if linked:  # only links become path objects: pathlib interns every name
+        try:
+            target = Path(entry.path).resolve(strict=True)
+        except (OSError, RuntimeError):
+            return "link", BROKEN_LINK
+        if not target.is_relative_to(inside):
             return "link", f"{OUTSIDE_LINK} {target}"
-        mode = path.stat().st_mode
-    except (OSError, RuntimeError):
-        return "link", BROKEN_LINK
-    if stat.S_ISREG(mode):
+    if entry.is_file():
         return "file"
-    if not stat.S_ISDIR(mode):
+    if not entry.is_dir():
         return "special", SPECIAL_FILE
     return ("link", FOLDER_LINK) if linked else "folder"

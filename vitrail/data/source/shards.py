@@ -5,6 +5,7 @@ Local files, or any URL that fsspec opens. Only one sample is in memory at a tim
 
 from __future__ import annotations
 
+import glob
 import re
 import tarfile
 import zlib
@@ -221,7 +222,9 @@ def _class_name(label: str, key: str, class_names: Sequence[str] | None, shard: 
 
 def _list_folder(folder: Path) -> list[str]:
     """The shards of a folder and its subfolders, in the order train, val, test."""
-    found = [path for path in (*folder.glob("*"), *folder.glob("*/*")) if path.name.lower().endswith(SUFFIXES)]
+    patterns = ("*", "*/*")
+    names = (name for each in patterns for name in glob.iglob(each, root_dir=folder))  # noqa: PTH207 - it interns names
+    found = [folder / name for name in names if name.lower().endswith(SUFFIXES)]
     if not found or has_class_folders(folder):
         return []
     return sorted((str(path) for path in found if path.is_file()), key=lambda path: (_split_of(path, set()), path))
