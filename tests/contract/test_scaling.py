@@ -14,9 +14,16 @@ from tests.conftest import fill
 from vitrail import create_model, save_weights
 from vitrail.data.find import open_data
 from vitrail.data.table import Table
-from vitrail.errors import DataError, SpecError, WeightsError
+from vitrail.errors import DataError, SpecError, UnknownNameError, WeightsError
 from vitrail.metric.law import UndecidedLawError, fit_law
-from vitrail.metric.scaling import describe_check, describe_scaling, ladder_sizes, nested_order, read_scaling
+from vitrail.metric.scaling import (
+    compare_ladders,
+    describe_check,
+    describe_scaling,
+    ladder_sizes,
+    nested_order,
+    read_scaling,
+)
 from vitrail.report.run import REPORT
 from vitrail.run.directory import RESULT, SCALING
 from vitrail.verbs import scaling as verb
@@ -103,7 +110,7 @@ def test_the_answer_in_words_and_its_check() -> None:
     assert result.verdict.startswith("With twice the images (2,000) ")
     assert result.check is not None
     assert result.check.inside
-    assert "Checked: from half of the images" in describe_check(result.check)
+    assert "Checked: from half of the images" in describe_check(result)
     low, high = result.forecast[0].interval
     assert low < 1 - (0.05 + 2 * 2000**-0.6) < high
     assert read_scaling(json.loads(json.dumps(result.document()))) == result
@@ -159,10 +166,66 @@ def test_an_interrupted_ladder_of_runs_resumes_without_repeating(
     assert started == ["40-0", "48-0"]
     times = {name: (tmp_path / "ladder" / name / RESULT).stat().st_mtime_ns for name in started}
     result = scaling(digits, **options)
-    assert [each.n for each in result.points] == [40, 48, 56, 64, 80, 100, 200]
+    assert [each.n for each in result.images.points] == [40, 48, 56, 64, 80, 100, 200]
     assert times == {name: (tmp_path / "ladder" / name / RESULT).stat().st_mtime_ns for name in started}
     steps = {json.loads(path.read_text())["steps"] for path in (tmp_path / "ladder").glob(f"*/{RESULT}")}
     assert steps == {2}
+
+
+def falling(sizes: list[int], lowest: float) -> dict[int, np.ndarray]:
+    random = np.random.default_rng(0)
+    return {n: 1 - (lowest + 2 * n**-0.6) * (1 + 0.01 * random.standard_normal(3)) for n in sizes}
+
+
+@pytest.mark.parametrize(
+    ("images", "times", "words"),
+    [
+        (0.02, 0.3, "Labels are worth more than time here."),
+        (0.3, 0.02, "Time is worth more than labels here."),
+        (0.1, 0.1, "the intervals overlap"),
+        (0.1, None, "cannot be told."),
+    ],
+)
+def test_labels_or_time(images: float, times: float | None, words: str) -> None:
+    sizes = ladder_sizes(1000, 10)
+    by_time = {n: [0.5, 0.51, 0.49] for n in sizes} if times is None else falling(sizes, times)
+    found = [describe_scaling(falling(sizes, images), 5000), describe_scaling(by_time, 5000, unit="steps")]
+    assert words in compare_ladders(*found)
+    if times is not None:
+        assert found[1].verdict.startswith("With twice the steps (2,000) ")
+        assert "from half of the steps" in describe_check(found[1])
+
+
+def test_ladders_of_times_and_models(digits: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verb, "ladder_sizes", lambda *_: [40, 48, 56, 64, 80, 100, 200])
+    monkeypatch.setattr(verb, "MIN_LADDER", 1)
+    options = {"model": TINY, "seeds": 1, "run": tmp_path / "ladder", "settings": ["steps=32", "batch_size=8"]}
+    larger = "vit_mu_patch2_gap_8"
+    result = scaling(digits, times=True, models=[larger], out=tmp_path / "page.html", **options)
+    assert result.times is not None
+    assert [each.n for each in result.times.points] == [1, 2, 4, 8, 16, 32]
+    assert result.times.points[-1].value == result.images.points[-1].value
+    assert result.models is not None
+    assert [each.name for each in result.models.points] == [TINY, larger]
+    assert result.models.points[0].value == result.images.points[-1].value
+    assert "at least 5 sizes" in result.models.verdict
+    document = result.document()
+    assert document["times"]["unit"] == "steps"
+    assert document["verdict"].startswith(result.images.verdict)
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<svg") == 3
+    assert "training steps" in page
+
+
+def test_ladders_that_cannot_be_measured_are_refused(digits: Table, weights: Path) -> None:
+    with pytest.raises(SpecError, match="a probe is fitted until it ends"):
+        scaling(digits, model=TINY, weights=weights, times=True)
+    with pytest.raises(SpecError, match="weights are those of one model"):
+        scaling(digits, model=TINY, weights=weights, recipe="finetune", models=["vit_mu_patch2_gap_8"])
+    with pytest.raises(SpecError, match="the models must differ"):
+        scaling(digits, model=TINY, models=[TINY])
+    with pytest.raises(UnknownNameError):
+        scaling(digits, model=TINY, models=["vit_muu"])
 
 
 def test_the_report_of_auto_says_what_more_data_would_bring(digits: Table, weights: Path, tmp_path: Path) -> None:

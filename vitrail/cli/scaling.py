@@ -28,6 +28,12 @@ def command(
         float | None, typer.Option(help="The time for all runs of finetune or scratch together; 10 by default.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="Subsets of each size.")] = 3,
+    times: Annotated[
+        bool, typer.Option("--times", help="Also shorter runs on all images: what would twice the time bring?")
+    ] = False,
+    models: Annotated[
+        str | None, typer.Option(help="Also these models, for the same time; names of the catalogue, with commas.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write an HTML page with the figure.")] = None,
     run: Annotated[
         Path | None, typer.Option(help="The folder for the runs of finetune or scratch; runs/DATA-scaling by default.")
@@ -36,11 +42,11 @@ def command(
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Forecast the accuracy with twice the images, from a law fitted to subsets of them.
+    """Forecast the accuracy with twice the images, from a law fitted to subsets of them; also with twice the time.
 
     The same command resumes an interrupted one.
     """
-    from vitrail.metric.scaling import describe_check
+    from vitrail.metric.scaling import compare_ladders, describe_check
     from vitrail.verbs.scaling import scaling
 
     with progress_view(quiet=quiet) as view:
@@ -51,6 +57,8 @@ def command(
             weights=weights,
             minutes=minutes,
             seeds=seeds,
+            times=times,
+            models=models.split(",") if models else [],
             settings=settings or [],
             out=out,
             run=run,
@@ -60,11 +68,15 @@ def command(
     if as_json:
         print_json(result.document())
         return
-    rows = [[f"{each.n:,}", percent(each.value), percent(each.error), str(len(each.runs))] for each in result.points]
-    rows += [[f"{each.n:,}", percent(each.value), percent_range(each.interval), "-"] for each in result.forecast]
-    print_table(["images", "accuracy", "standard error, or 95 % interval", "runs"], rows)
-    print(result.verdict)
-    if result.law is not None:
-        print(describe_check(result.check))
+    for ladder in (each for each in result if each is not None):
+        rows = [
+            [f"{each.name} {each.n:,}".strip(), percent(each.value), percent(each.error), str(len(each.runs))]
+            for each in ladder.points
+        ]
+        rows += [[f"{each.n:,}", percent(each.value), percent_range(each.interval), "-"] for each in ladder.forecast]
+        print_table([ladder.unit, "accuracy", "standard error, or 95 % interval", "runs"], rows)
+        print(" ".join(filter(None, [ladder.verdict, describe_check(ladder)])))
+    if result.times is not None:
+        print(compare_ladders(result.images, result.times))
     if out is not None:
         remark(f"With a figure: {out}", quiet=quiet)

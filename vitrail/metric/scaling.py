@@ -1,9 +1,9 @@
-"""What more data would bring: a law fitted to a ladder of training sizes, checked on its largest, in words."""
+"""What more data, time or compute would bring: a law fitted to a ladder of sizes, checked on its largest, in words."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,21 +16,31 @@ NUM_SIZES = 6  # up to half of the images, evenly spaced on a logarithmic scale
 MAX_RANGE = 32  # between the smallest size and half of the images
 MIN_PER_CLASS = 2  # images at the smallest size
 MIN_LADDER = NUM_SIZES + 1  # sizes; fewer distinct ones cannot be fitted and checked
-FACTORS = (2, 4)  # of the images, in the forecast
+FACTORS = (2, 4)  # of the largest size, in the forecast
+Unit = Literal["images", "steps", "seconds", "FLOPs"]
+"""What a size counts: training images, training steps, seconds of training, FLOPs of a model for an image."""
+TWICE: dict[Unit, str] = {
+    "images": "the images",
+    "steps": "the steps",
+    "seconds": "the time",
+    "FLOPs": "the FLOPs",
+}
 
 
 class Point(NamedTuple):
-    """The mean accuracy of all runs with `n` training images, and its standard error."""
+    """The mean accuracy of all runs of size `n`, and its standard error."""
 
     n: int
     value: float
     error: float | None
     """None with a single run."""
     runs: tuple[float, ...]
+    name: str = ""
+    """Of the model, if the size is a model's."""
 
 
 class Expected(NamedTuple):
-    """The accuracy to expect with `n` images, with its 95 % interval."""
+    """The accuracy to expect at size `n`, with its 95 % interval."""
 
     n: int
     value: float
@@ -38,7 +48,7 @@ class Expected(NamedTuple):
 
 
 class Check(NamedTuple):
-    """What the law fitted on up to half of the images predicted for all of them, and what was measured."""
+    """What the law fitted on up to half of the largest size predicted for it, and what was measured."""
 
     n: int
     predicted: float
@@ -52,7 +62,7 @@ class Check(NamedTuple):
 
 
 class Scaling(NamedTuple):
-    """How the accuracy grows with the number of training images."""
+    """How the accuracy grows with the number of training images, or with another size."""
 
     points: tuple[Point, ...]
     law: dict[str, float] | None
@@ -64,10 +74,12 @@ class Scaling(NamedTuple):
     curve: tuple[Expected, ...]
     """The law and its interval from the smallest size to the largest forecast, to be drawn."""
     num_test: int
+    unit: Unit = "images"
 
     def document(self) -> dict[str, Any]:
         """The same as plain values, for JSON."""
         return {
+            "unit": self.unit,
             "points": [{**each._asdict(), "runs": list(each.runs)} for each in self.points],
             "law": self.law,
             "intervals": None if self.intervals is None else {key: list(each) for key, each in self.intervals.items()},
@@ -84,10 +96,12 @@ class Scaling(NamedTuple):
 def read_scaling(document: dict[str, Any]) -> Scaling:
     """The inverse of `Scaling.document`."""
     check, fields = document["check"], {key: document[key] for key in ("law", "verdict", "num_test")}
+    fields["unit"] = document.get("unit", "images")  # of earlier versions, nothing else
     intervals = document["intervals"]
     return Scaling(
         points=tuple(
-            Point(each["n"], each["value"], each["error"], tuple(each["runs"])) for each in document["points"]
+            Point(each["n"], each["value"], each["error"], tuple(each["runs"]), each.get("name", ""))
+            for each in document["points"]
         ),
         forecast=tuple(map(_read_expected, document["forecast"])),
         curve=tuple(map(_read_expected, document["curve"])),
@@ -129,15 +143,21 @@ def nested_order(labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray
     return np.argsort(position, kind="stable")
 
 
-def describe_scaling(accuracies: Mapping[int, Sequence[float]], num_test: int) -> Scaling:
-    """Fit the law to the accuracies of all runs by size, check it, and say what more images would bring."""
+def describe_scaling(
+    accuracies: Mapping[int, Sequence[float]],
+    num_test: int,
+    *,
+    unit: Unit = "images",
+    names: Mapping[int, str] | None = None,
+) -> Scaling:
+    """Fit the law to the accuracies of all runs by size, check it, and say what more would bring."""
     sizes = sorted(accuracies)
-    points = tuple(_point(size, accuracies[size]) for size in sizes)
+    points = tuple(_point(size, accuracies[size], (names or {}).get(size, "")) for size in sizes)
     try:
         law = _fit(points, num_test)
     except UndecidedLawError as reason:
         verdict = f"The law cannot tell: {reason}."
-        return Scaling(points, None, None, (), None, verdict, (), num_test)
+        return Scaling(points, None, None, (), None, verdict, (), num_test, unit)
     largest = points[-1]
     forecast = tuple(_expect(law, factor * largest.n) for factor in FACTORS)
     grid = np.unique(np.geomspace(sizes[0], forecast[-1].n, 40).round().astype(int)).tolist()
@@ -145,27 +165,42 @@ def describe_scaling(accuracies: Mapping[int, Sequence[float]], num_test: int) -
     check = _check(points, num_test)
     twice = forecast[0]
     verdict = (
-        f"With twice the images ({twice.n:,}) {percent(twice.value)} ({percent_range(twice.interval)}), "
+        f"With twice {TWICE[unit]} ({twice.n:,}) {percent(twice.value)} ({percent_range(twice.interval)}), "
         f"with {largest.n:,} {percent(largest.value)}."
     )
-    return Scaling(points, law.constants, law.intervals, forecast, check, verdict, curve, num_test)
+    return Scaling(points, law.constants, law.intervals, forecast, check, verdict, curve, num_test, unit)
 
 
-def describe_check(check: Check | None) -> str:
-    """The check in words."""
+def compare_ladders(images: Scaling, times: Scaling) -> str:
+    """Whether twice the images or twice the time would bring more, in words."""
+    if not images.forecast or not times.forecast:
+        return "Whether more labels or more time would bring more cannot be told."
+    labels, time = images.forecast[0].interval, times.forecast[0].interval
+    if labels[0] > time[1]:
+        return "Labels are worth more than time here."
+    if time[0] > labels[1]:
+        return "Time is worth more than labels here."
+    return "Whether more labels or more time would bring more cannot be told: the intervals overlap."
+
+
+def describe_check(result: Scaling) -> str:
+    """The check in words; nothing without a law."""
+    what, check = TWICE[result.unit], result.check
+    if result.law is None:
+        return ""
     if check is None:
-        return "Not checked: half of the images are too few to fit a law."
+        return f"Not checked: half of {what} are too few to fit a law."
     outcome = "" if check.inside else "; outside the interval, so do not rely on the forecast"
     return (
-        f"Checked: from half of the images, the law predicts {percent(check.predicted)} "
+        f"Checked: from half of {what}, the law predicts {percent(check.predicted)} "
         f"({percent_range(check.interval)}) for all of them; measured {percent(check.measured)}{outcome}."
     )
 
 
-def _point(size: int, runs: Sequence[float]) -> Point:
+def _point(size: int, runs: Sequence[float], name: str) -> Point:
     num = len(runs)
     error = float(np.std(runs, ddof=1)) / num**0.5 if num > 1 else None
-    return Point(size, float(np.mean(runs)), error, tuple(map(float, runs)))
+    return Point(size, float(np.mean(runs)), error, tuple(map(float, runs)), name)
 
 
 def _fit(points: Sequence[Point], num_test: int) -> Law:
@@ -181,7 +216,7 @@ def _expect(law: Law, size: int, *, num_runs: int | None = 1) -> Expected:
 
 
 def _check(points: Sequence[Point], num_test: int) -> Check | None:
-    """Fit on up to half of the images, and predict all of them."""
+    """Fit on up to half of the largest size, and predict that."""
     largest = points[-1]
     try:
         law = _fit([each for each in points if 2 * each.n <= largest.n], num_test)
