@@ -1,12 +1,14 @@
 """Does any file make Vitrail crash, hang, write or run something, or answer wrongly in silence?
 
-    python benchmarks/fuzz.py benchmarks/fuzz.json --weights 1000 --runs 1000 --flips 1000
+    python benchmarks/fuzz.py benchmarks/fuzz.json --images 1000 --weights 1000 --runs 1000 --flips 1000
 
-Mutates weight files, and the files of a finished run without its sums; and flips single bits of a finished and of a
-half-finished run with them. Each seed is one file; the counts go on where the JSON document says they stopped, so that
-a long campaign is many short ones. Findings keep their seed: `--seed KIND NUMBER` repeats one. An outcome is `refused`
-(one VitrailError), `same` (opens, with the same predictions), `other` (opens, with others: for a mutation without sums
-that is its right, for a flipped bit a finding), or a finding. A worker process that hangs or dies is replaced.
+Mutates images, weight files, and the files of a finished run and of its exports without their sums; sends mutated
+requests to a running service; and flips single bits of a finished and of a half-finished run with their sums. Each seed
+is one file or request; the counts go on where the JSON document says they stopped, so that a long campaign is many
+short ones. Findings keep their seed: `--seed KIND NUMBER` repeats one. An outcome is `ok` (decoded, or answered),
+`refused` (one VitrailError, a status of 400 or more, or a closed connection), `same` (opens, with the same
+predictions), `other` (opens, with others: for a mutation without sums that is its right, for a flipped bit a finding),
+or a finding. A worker process that hangs or dies is replaced.
 """
 
 from __future__ import annotations
@@ -26,16 +28,19 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import fuzz_inputs
+
 sys.path.insert(0, str(Path(__file__).parent.parent))
-KINDS = ("weights", "runs", "flips", "half_flips")
+KINDS = ("images", "weights", "runs", "exports", "requests", "flips", "half_flips")
 MAX_SECONDS = 10.0  # of one file; the limits for a user, on an idle machine, are shorter
 BATCH = 50
 INTERESTING = (b"[", b"{", b'"', b"-1", b"1e999", b"NaN", b"9" * 30, b"null", b"true", b"&a ", b"*a", b"\0", b"\xff")
 FORBIDDEN = {"os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "socket.connect", "socket.bind"}
+SUMS = "SHA256SUMS"
 STATUS = ("ok", "refused", "same", "other")
 
 
-def mutate(content: bytes, rng: random.Random) -> bytes:
+def mutate(content: bytes, rng: random.Random, pieces: tuple[bytes, ...] = INTERESTING) -> bytes:
     """A few structured changes: bits, bytes, tokens, cuts, repeats."""
     data = bytearray(content)
     for _ in range(rng.choice((1, 1, 2, 4, 16))):
@@ -43,9 +48,9 @@ def mutate(content: bytes, rng: random.Random) -> bytes:
         if way == 0 and place < len(data):
             data[place] ^= 1 << rng.randrange(8)
         elif way == 1:
-            data[place : place + rng.randrange(8)] = rng.choice(INTERESTING)
+            data[place : place + rng.randrange(8)] = rng.choice(pieces)
         elif way == 2:
-            data[place:place] = rng.choice(INTERESTING) * rng.choice((1, 1, 100, 5000))
+            data[place:place] = rng.choice(pieces) * rng.choice((1, 1, 100, 5000))
         elif way == 3:
             del data[place : place + rng.randrange(64)]
         elif way == 4:
@@ -67,28 +72,42 @@ class Bench:
 
         torch.set_num_threads(1)
         self.root, self.place, self.vitrail, self.torch = root, place, vitrail, torch
-        self.images = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+        self.samples = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
         self.bare = without_sums(Path(shutil.copytree(root / "run", place / "bare")))
         self.expected = self.answer(root / "run")
         self.state = vitrail.load(root / "run").state_dict()
         self.resumed = self.resume(root / "half")
+        self.exported = {path: self.answer(path) for path in sorted((root / "exports").iterdir())}
+        self.inputs = fuzz_inputs.ImageInputs(mutate)
+        self.service: fuzz_inputs.RequestInputs | None = None
+        self.decode_guarded()
         sys.addaudithook(self.audit)
         self.forbidden: list[str] = []
+
+    def decode_guarded(self) -> None:
+        """Start the process that decodes costly images, which no file may cause later."""
+        from vitrail.data.guard import run_guarded
+
+        content = self.inputs.originals["png"]
+        run_guarded({"task": "decode", "name": "", "mode": "rgb", "background": (0, 0, 0), "targets": []}, content)
 
     def audit(self, event: str, args: tuple[Any, ...]) -> None:
         """Note what no file may cause: other programs, connections, files written outside."""
         writes = event == "open" and isinstance(args[1], str) and any(mode in args[1] for mode in "wax+")
         outside = writes and isinstance(args[0], str) and not args[0].startswith((str(self.place), "/dev/", "/tmp"))  # noqa: S108
-        if event in FORBIDDEN or outside:
+        guard = event == "subprocess.Popen" and "vitrail.data.guard_process" in args[1]  # in place of one that ended
+        if (event in FORBIDDEN and not guard) or outside:
             self.forbidden.append(f"{event} {args[:1]}")
 
     def answer(self, run: Path) -> Any:
         """Labels, probabilities and verdicts for a few images."""
+        from vitrail.engine.exported import ExportedModel
         from vitrail.run.open import open_verified
 
         model = open_verified(run)
+        pixels = isinstance(model, ExportedModel)
         with self.torch.inference_mode():
-            logits = model(self.images)
+            logits = model((255 * self.samples).to(self.torch.uint8) if pixels else self.samples)
         calibration = model.calibration
         return model.labels, calibration.probabilities(logits).tolist(), calibration.unknown(logits).tolist()
 
@@ -148,6 +167,26 @@ class Bench:
         """A mutated file of a run without sums, loaded and opened as serve does."""
         target, file = self.damaged(self.bare, rng, mutate)
         return self.done(self.outcome(lambda: self.answer(target), self.expected)), file
+
+    def exports(self, rng: random.Random) -> tuple[str, str]:
+        """A mutated file of an export without sums, opened as serve does."""
+        export = rng.choice(list(self.exported))
+        target, file = self.damaged(export, rng, mutate)
+        return self.done(self.outcome(lambda: self.answer(target), self.exported[export])), f"{export.name}/{file}"
+
+    def images(self, rng: random.Random) -> tuple[str, str]:
+        """A mutated image."""
+        start, file = self.inputs.attempt(rng)
+        outcome = self.outcome(start, True)
+        return ("ok" if outcome == "same" else outcome), file
+
+    def requests(self, rng: random.Random) -> tuple[str, str]:
+        """A mutated request to a service, which starts with the first one."""
+        if self.service is None:
+            self.service = fuzz_inputs.RequestInputs(self.root / "run", mutate)
+        found = self.service.attempt(rng)
+        self.forbidden.clear()  # connecting is the client's part
+        return found
 
     def flips(self, rng: random.Random) -> tuple[str, str]:
         """One bit of a finished run."""
@@ -244,6 +283,9 @@ def make_runs(root: Path) -> None:
         settings=settings,
         report=False,
     )
+    for name in ("onnx", "openvino", "pt2"):
+        vitrail.export(root / "run", format=name, data=root / "digits.npz", out=root / "exports" / name, seconds=0.05)
+        (root / "exports" / name / SUMS).unlink()
     half = Path(shutil.copytree(root / "run", root / "half"))
     for path in half.iterdir():
         if path.is_file() and path.name not in ("config.yaml", "metrics.jsonl", "timing.jsonl"):

@@ -95,14 +95,17 @@ def test_a_changed_result_changes_the_verdict(tmp_path: Path) -> None:
         assert found["sam"] == expected
         page = verb.write_claims_page(tmp_path / "page.md", tmp_path).read_text()
         assert f"**{expected.capitalize()}.** 9 experiments, 3 seeds" in page
-    assert (tmp_path / "figures" / "claims" / "sam.png").is_file()
+    light, dark = ((tmp_path / "figures" / "claims" / f"sam{suffix}").read_bytes() for suffix in (".png", "-dark.png"))
+    assert light != dark
 
 
 def test_the_page_shows_the_stored_results() -> None:
     page = (ROOT / "docs" / "claims.md").read_text()
     assert page == claims_page.page_text(verb.claims(), results.RESULTS), "vitrail claims --page docs/claims.md"
     for claim in verb.claims():
-        assert (ROOT / "docs" / "figures" / "claims" / f"{claim.name}.png").is_file() == bool(claim.seeds), claim.name
+        for suffix in claims_page.SUFFIXES:
+            figure = ROOT / "docs" / "figures" / "claims" / f"{claim.name}{suffix}"
+            assert figure.is_file() == bool(claim.seeds), figure.name
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,11 @@ from vitrail.files import atomic_write, write_text
 from vitrail.inspection.drawing import save_figure
 
 FIGURES = "claims"
+SUFFIXES = {".png": False, "-dark.png": True}
+"""Of a figure's files, and whether that one is for dark pages."""
 DPI = 120
+DARK = "#0d1117"  # the background of a page in a dark browser
+WORDS = {"sam": "SAM", "vit": "ViT", "resnet": "ResNet"}
 INTRODUCTION = """\
 # The claims, run
 
@@ -44,10 +48,11 @@ def write_page(page: Path, results: Path) -> Path:
         if claim.seeds:
             module = plug.load(CLAIMS, claim.name)
             chart = module.chart(complete_seeds(claim.name, read_result(results, claim.name).rows))
-            figure = page.parent / "figures" / FIGURES / f"{claim.name}.png"
-            figure.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_write(figure, InspectionError) as part:
-                save_figure(draw_chart(chart), part, "png", DPI)
+            for suffix, dark in SUFFIXES.items():
+                figure = page.parent / "figures" / FIGURES / f"{claim.name}{suffix}"
+                figure.parent.mkdir(parents=True, exist_ok=True)
+                with atomic_write(figure, InspectionError) as part:
+                    save_figure(draw_chart(chart, dark=dark), part, "png", DPI)
     write_text(page_text(claims, results), page, InspectionError)
     return page
 
@@ -70,7 +75,8 @@ def page_text(claims: list[ClaimResult], results: Path) -> str:
 
 
 def _title(name: str) -> str:
-    return name.replace("_", " ").capitalize()
+    first, *others = name.split("_")
+    return " ".join([WORDS.get(first, first.capitalize()), *(WORDS.get(word, word) for word in others)])
 
 
 def _section(claim: ClaimResult, results: Path) -> Iterator[str]:
@@ -87,7 +93,9 @@ def _section(claim: ClaimResult, results: Path) -> Iterator[str]:
         yield f"- {_describe(part)}"
     if claim.seeds:
         yield ""
-        yield f"![{_title(claim.name)}](figures/{FIGURES}/{claim.name}.png)"
+        path = f"figures/{FIGURES}/{claim.name}"
+        yield f'<picture><source media="(prefers-color-scheme: dark)" srcset="{path}-dark.png">'
+        yield f'<img alt="{_title(claim.name)}" src="{path}.png"></picture>'
 
 
 def _evidence(name: str, results: Path) -> str:
@@ -108,27 +116,30 @@ def _describe(part: Contrast) -> str:
     return f"{statement}: {numbers[0]} {part.unit} ({numbers[1]} to {numbers[2]}): {part.verdict}."
 
 
-def draw_chart(chart: Chart) -> Any:
+def draw_chart(chart: Chart, *, dark: bool = False) -> Any:
     """Lines through the means over seeds, with a bar of one standard deviation."""
+    from matplotlib import style
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
-    axis = figure.subplots()
-    for curve in chart.curves:
-        x = [place for place, _ in curve.points]
-        means = [fmean(values) for _, values in curve.points]
-        errors = [stdev(values) if len(values) > 1 else 0.0 for _, values in curve.points]
-        axis.errorbar(x, means, yerr=errors, marker="o", capsize=3, label=curve.name)
-    if chart.log_x:
-        axis.set_xscale("log")
-        ticks = sorted({x for curve in chart.curves for x, _ in curve.points})
-        axis.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
-        axis.minorticks_off()
-    if chart.x_names:
-        axis.set_xticks(range(len(chart.x_names)), chart.x_names)
-    axis.set(xlabel=chart.x_label, ylabel=chart.y_label)
-    axis.grid(alpha=0.3)
-    axis.spines[["top", "right"]].set_visible(False)
-    if len(chart.curves) > 1:
-        axis.legend(frameon=False)
+    with style.context("dark_background" if dark else "default"):
+        figure = Figure(figsize=(6.4, 3.6), layout="constrained", facecolor=DARK if dark else "white")
+        axis = figure.subplots()
+        axis.set_facecolor("none")
+        for curve in chart.curves:
+            x = [place for place, _ in curve.points]
+            means = [fmean(values) for _, values in curve.points]
+            errors = [stdev(values) if len(values) > 1 else 0.0 for _, values in curve.points]
+            axis.errorbar(x, means, yerr=errors, marker="o", capsize=3, label=curve.name)
+        if chart.log_x:
+            axis.set_xscale("log")
+            ticks = sorted({x for curve in chart.curves for x, _ in curve.points})
+            axis.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
+            axis.minorticks_off()
+        if chart.x_names:
+            axis.set_xticks(range(len(chart.x_names)), chart.x_names)
+        axis.set(xlabel=chart.x_label, ylabel=chart.y_label)
+        axis.grid(alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
+        if len(chart.curves) > 1:
+            axis.legend(frameon=False)
     return figure
