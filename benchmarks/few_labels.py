@@ -1,6 +1,7 @@
 """CIFAR-10 with few labels: what pretraining, Noisy Student and SAM give at equal time.
 
-    python benchmarks/few_labels.py cifar10.npz --work DIR --minutes 10 --out benchmarks/few-labels-10.json
+    python benchmarks/few_labels.py cifar10.npz --work DIR --minutes 10 --out benchmarks/few-labels-10.json \
+        --plot docs/figures/few-labels.png
     python benchmarks/few_labels.py cifar10.npz --work DIR --minutes 40 --labels 5000 --methods scratch,mae --out ...
 
 The labelled images, equally many of each class, are drawn by the seed; the other training images lose their labels.
@@ -12,6 +13,7 @@ are CIFAR-10's 10,000.
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from side_by_side import COMMON, Results, Rows, mean_and_interval, new_parser, run_all, write_part
@@ -49,6 +51,7 @@ def main() -> None:
     parser = new_parser(minutes=10.0)
     parser.add_argument("--labels", default="500,5000")
     parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--plot", type=Path, help="a figure of the rows that there are")
     args = parser.parse_args()
     keys = {
         f"{method}-{labels}-{seed}": (method, int(labels), seed)
@@ -62,7 +65,10 @@ def main() -> None:
         for name, (method, num, seed) in keys.items()
     }
     run_all(jobs, results)
-    results.write(summarise(results.rows))
+    summary = summarise(results.rows)
+    results.write(summary)
+    if args.plot is not None:
+        draw(summary, args.plot)
 
 
 def summarise(rows: Rows) -> list[dict[str, Any]]:
@@ -75,6 +81,27 @@ def summarise(rows: Rows) -> list[dict[str, Any]]:
         {"method": method, "labels": labels, **mean_and_interval(values)}
         for (method, labels), values in sorted(groups.items(), key=lambda group: (group[0][1], group[0][0]))
     ]
+
+
+def draw(summary: list[dict[str, Any]], path: Path) -> None:
+    """Draw the accuracy of every method, a panel for each number of labels; a dot for each seed."""
+    from matplotlib.figure import Figure
+
+    from vitrail.inspection.drawing import save_figure
+
+    numbers = sorted({row["labels"] for row in summary})
+    figure = Figure(figsize=(4.2 * len(numbers), 3.4), layout="constrained")
+    for axis, num in zip(figure.subplots(1, len(numbers), squeeze=False)[0], numbers, strict=True):
+        rows = sorted((row for row in summary if row["labels"] == num), key=lambda row: row["mean"])
+        for place, row in enumerate(rows):
+            values = [100 * value for value in row["values"]]
+            axis.barh(place, fmean(values), xerr=100 * (row["half_width"] or 0), color="C0", alpha=0.35, ecolor="C0")
+            axis.plot(values, [place] * len(values), "o", color="C0", markersize=4)
+        axis.set_yticks(range(len(rows)), [row["method"].replace("_", " ") for row in rows])
+        axis.set(title=f"{num:,} labels", xlabel="test accuracy (%)", xlim=(0, None))
+        axis.spines[["top", "right"]].set_visible(False)
+    with path.open("wb") as file:
+        save_figure(figure, file, "png", 120)
 
 
 if __name__ == "__main__":
