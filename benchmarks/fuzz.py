@@ -229,6 +229,8 @@ def work(pipe: Connection, root: str) -> None:
             started = time.monotonic()
             outcome, file = bench.attempt(*message)
             pipe.send((outcome, file, time.monotonic() - started))
+        if bench.service is not None:
+            bench.service.service.stop()
 
 
 class Worker:
@@ -325,7 +327,8 @@ def main() -> None:
             print(worker.attempt(options.seed[0], int(options.seed[1])))
         for kind in KINDS:
             campaign(worker, kind, getattr(options, kind), report, options.out)
-        worker.process.kill()
+        worker.pipe.send(None)
+        worker.process.join()
 
 
 if __name__ == "__main__":
