@@ -11,16 +11,24 @@ CLAIM = "Learned position embeddings find the two dimensions of the image by the
 PAPER = "Closer patches get more similar position embeddings, and a row-column structure appears (figure 7, centre)."
 EXPERIMENT = (
     "A ViT with 64 tokens; after 0.25, 0.5 and 1 teraflop, how much of its position table is a term for the row plus a "
-    "term for the column (adjusted R2). Control: the patches of all images in another order, the same for all images."
+    "term for the column (adjusted R2). Control: the patches of all images in another order, the same for all images. "
+    "No augmentation, because shifting a shuffled image would mix its patches."
 )
 BUDGETS = (0.25, 0.5, 1.0)
+AS_THEY_ARE = ("augment.crop=random", "augment.flip_rate=0")  # of images that have the size of the model: no crop
 
 
 def experiments(seed: int) -> dict[str, Experiment]:
     """Three lengths of training, in order and shuffled."""
     return {
         f"{name} {budget:g}": vit(
-            "small", patch=2, teraflops=budget, seed=seed, shuffled=name == "shuffled", inspect=("positions",)
+            "small",
+            patch=2,
+            teraflops=budget,
+            settings=AS_THEY_ARE,
+            seed=seed,
+            shuffled=name == "shuffled",
+            inspect=("positions",),
         )
         for name in ("ordered", "shuffled")
         for budget in BUDGETS
