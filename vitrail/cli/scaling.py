@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from vitrail.console import DataArgument, DataDirOption, JsonFlag, QuietFlag, print_json, print_table, remark
 from vitrail.percent import percent, percent_range
 from vitrail.progress import progress_view
+
+if TYPE_CHECKING:
+    from vitrail.verbs.scaling import Ladders
 
 
 def command(
@@ -46,7 +49,6 @@ def command(
 
     The same command resumes an interrupted one.
     """
-    from vitrail.metric.scaling import compare_ladders, describe_check
     from vitrail.verbs.scaling import scaling
 
     with progress_view(quiet=quiet) as view:
@@ -68,6 +70,15 @@ def command(
     if as_json:
         print_json(result.document())
         return
+    _print_ladders(result)
+    if out is not None:
+        remark(f"With a figure: {out}", quiet=quiet)
+
+
+def _print_ladders(result: Ladders) -> None:
+    """A table and its verdict for each ladder, and which of them is worth more."""
+    from vitrail.metric.scaling import compare_ladders, describe_check
+
     for ladder in (each for each in result if each is not None):
         rows = [
             [f"{each.name} {each.n:,}".strip(), percent(each.value), percent(each.error), str(len(each.runs))]
@@ -78,5 +89,3 @@ def command(
         print(" ".join(filter(None, [ladder.verdict, describe_check(ladder)])))
     if result.times is not None:
         print(compare_ladders(result.images, result.times))
-    if out is not None:
-        remark(f"With a figure: {out}", quiet=quiet)

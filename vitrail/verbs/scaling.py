@@ -258,6 +258,8 @@ class _Runs:
         what, value = self._length() or ("minutes", minutes)
         accuracies: dict[int, list[float]] = {}
         for halvings in range(NUM_HALVINGS, -1, -1):
+            if what == "steps" and value < 2**halvings:  # less than a step
+                continue
             size = round(60 * value / 2**halvings) if what == "minutes" else 0
             for seed in range(len(self.ladder.orders)):
                 self.view.say(f"All images, 1/{2**halvings} of the time, seed {seed}.")
