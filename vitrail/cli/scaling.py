@@ -77,7 +77,7 @@ def command(
 
 def _print_ladders(result: Ladders) -> None:
     """A table and its verdict for each ladder, and which of them is worth more."""
-    from vitrail.metric.scaling import compare_ladders, describe_check
+    from vitrail.metric.scaling import describe_check
 
     for ladder in (each for each in result if each is not None):
         rows = [
@@ -87,5 +87,5 @@ def _print_ladders(result: Ladders) -> None:
         rows += [[f"{each.n:,}", percent(each.value), percent_range(each.interval), "-"] for each in ladder.forecast]
         print_table([ladder.unit, "accuracy", "standard error, or 95 % interval", "runs"], rows)
         print(" ".join(filter(None, [ladder.verdict, describe_check(ladder)])))
-    if result.times is not None:
-        print(compare_ladders(result.images, result.times))
+    if result.comparison:
+        print(result.comparison)

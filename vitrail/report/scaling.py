@@ -19,14 +19,14 @@ SIZES: dict[Unit, str] = {
 TITLES: dict[Unit, str] = {"images": "More images", "steps": "More time", "seconds": "More time", "FLOPs": "Models"}
 
 
-def render_scaling(ladders: Sequence[Scaling], *, verdict: str, title: str, recipe: str) -> str:
+def render_scaling(ladders: Sequence[Scaling], *, comparison: str, title: str, recipe: str) -> str:
     """The page of `vitrail scaling`."""
     return render_template(
         "vitrail.report",
         "scaling.html",
         title=title,
         recipe=recipe,
-        verdict=verdict,
+        comparison=comparison,
         num_test=ladders[0].num_test,
         headline=ladders[0].forecast[0].value if ladders[0].forecast else None,
         percent=percent,

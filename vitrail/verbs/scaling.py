@@ -52,11 +52,18 @@ class Ladders(NamedTuple):
     models: Scaling | None = None
 
     @property
+    def comparison(self) -> str:
+        """Whether labels or time are worth more, in words; nothing without a ladder of times."""
+        return "" if self.times is None else compare_ladders(self.images, self.times)
+
+    @property
     def verdict(self) -> str:
         """The answer in words."""
-        if self.times is None:
-            return self.images.verdict
-        return f"{self.images.verdict} {self.times.verdict} {compare_ladders(self.images, self.times)}"
+        return (
+            self.images.verdict
+            if self.times is None
+            else f"{self.images.verdict} {self.times.verdict} {self.comparison}"
+        )
 
     def document(self) -> dict[str, Any]:
         """The same as plain values, for JSON: that of the images, with the other ladders inside."""
@@ -105,7 +112,9 @@ def scaling(
     if out is not None:
         ladders = [each for each in result if each is not None]
         write_text(
-            render_scaling(ladders, verdict=result.verdict, title=table.origin, recipe=recipe), Path(out), RunError
+            render_scaling(ladders, comparison=result.comparison, title=table.origin, recipe=recipe),
+            Path(out),
+            RunError,
         )
     return result
 
