@@ -30,7 +30,6 @@ METHODS: dict[str, tuple[str, ...]] = {
     "perceiver": ("perceiver_nano_32",),
 }
 """For each row, a model of the catalogue and what changes in its specification."""
-SETTINGS = {"perceiver": ("small_until=0",)}  # it reads smaller images badly
 
 
 def command(data: Path, method: str, minutes: float, seed: int, run: Path) -> list[str]:
@@ -45,7 +44,6 @@ def command(data: Path, method: str, minutes: float, seed: int, run: Path) -> li
         name,
         *COMMON,
         *(f"model.{change}" for change in changes),
-        *SETTINGS.get(method, ()),
     ]
 
 

@@ -20,7 +20,7 @@ TEST_SHARE = 0.2
 FORMS = {
     "spectrogram": (),
     "patches": ("--model", "vit_nano_patch80_gap_sound8000"),
-    "samples": ("--model", "perceiver_nano_sound8000", "small_until=0", "batch_size=16"),
+    "samples": ("--model", "perceiver_nano_sound8000", "batch_size=16"),
 }
 SPLITS = ("mixed", "held_out")
 

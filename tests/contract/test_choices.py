@@ -57,8 +57,11 @@ def test_smaller_images_are_whole_cells(factor: float, size: tuple[int, int]) ->
     assert scale_size(model.spec.image_size, model.spec.layout.grid, factor) == size
 
 
-@pytest.mark.parametrize(("name", "side"), [("vit_nano_conv4_32", 24), ("resnet26_32", 32), ("resnetv2_50x1_bit", 160)])
-def test_a_network_of_few_cells_starts_at_full_size(name: str, side: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "side"),
+    [("vit_nano_conv4_32", 24), ("resnet26_32", 32), ("perceiver_nano_28", 28), ("resnetv2_50x1_bit", 160)],
+)
+def test_networks_of_few_cells_and_of_pixels_start_at_full_size(name: str, side: int) -> None:
     model = create_model(name)
     prepare = ImagePreparation(preprocess=Preprocess(size=model.spec.image_size))
     assert prepare.reduced(0.75, model.spec.layout.grid).preprocess.size == (side, side)

@@ -94,13 +94,14 @@ class ImagePreparation:
         )
 
     def reduced(self, factor: float, cells: tuple[int, ...]) -> ImagePreparation:
-        """The same with smaller images, of whole cells, and not cached; itself if no size is near the factor.
+        """The same with smaller images, of whole cells, and not cached; itself if they would not help.
 
-        A ResNet on small images has 2 x 2 cells: half of the side would teach it little about the whole.
+        A ResNet on small images has 2 x 2 cells: half of the side would teach it little about the whole. What a model
+        learns about single pixels does not carry over to more of them.
         """
         full = self.preprocess.size
         size = scale_size(full, cells, factor)
-        if size == full or any(side < NEAR * factor * whole for side, whole in zip(size, full, strict=True)):
+        if full in (size, cells) or any(side < NEAR * factor * whole for side, whole in zip(size, full, strict=True)):
             return self
         return replace(self, preprocess=self.preprocess.override({"size": size}), cache=None)
 
