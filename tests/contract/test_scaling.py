@@ -183,7 +183,7 @@ def falling(sizes: list[int], lowest: float) -> dict[int, np.ndarray]:
         (0.02, 0.3, "Labels are worth more than time here."),
         (0.3, 0.02, "Time is worth more than labels here."),
         (0.1, 0.1, "the intervals overlap"),
-        (0.1, None, "cannot be told."),
+        (0.1, None, "the laws cannot tell"),
     ],
 )
 def test_labels_or_time(images: float, times: float | None, words: str) -> None:

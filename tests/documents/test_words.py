@@ -64,10 +64,10 @@ def names_in(path: Path) -> set[str]:
 
 
 def prose_in(path: Path) -> list[tuple[int, str]]:
-    """The lines of a file, without published keys in quotes."""
+    """The lines of a file, without published keys in quotes and the HTML element of that name."""
     lines = path.read_text(encoding="utf-8").splitlines()
     published = "|".join(PUBLISHED)
-    keys = re.compile(rf"""["'`]({published})["'`]|\.({published})\b|\b({published}): \[""")
+    keys = re.compile(rf"""["'`]({published})["'`]|\.({published})\b|\b({published}): \[|</?picture>""")
     return [(number, keys.sub("", line)) for number, line in enumerate(lines, 1)]
 
 

@@ -174,13 +174,13 @@ def describe_scaling(
 def compare_ladders(images: Scaling, times: Scaling) -> str:
     """Whether twice the images or twice the time would bring more, in words."""
     if not images.forecast or not times.forecast:
-        return "Whether more labels or more time would bring more cannot be told."
+        return "More labels or more time: the laws cannot tell which would bring more."
     labels, time = images.forecast[0].interval, times.forecast[0].interval
     if labels[0] > time[1]:
         return "Labels are worth more than time here."
     if time[0] > labels[1]:
         return "Time is worth more than labels here."
-    return "Whether more labels or more time would bring more cannot be told: the intervals overlap."
+    return "More labels or more time: the intervals overlap, so either may bring more."
 
 
 def describe_check(result: Scaling) -> str:
