@@ -3,8 +3,8 @@
     python benchmarks/distill.py cifar10.npz --work DIR --minutes 6 --out benchmarks/distill.json
 
 Two teachers are trained on the same images first: a ResNet and a Vision Transformer with a convolutional stem. A pass
-of either costs about as much as one of the student. The students are plain: without a teacher, with hard and soft
-labels from the ResNet, with a distillation token, and with the transformer as their teacher. The seeds are the
+of theirs costs 1.2 and 1.8 times as much as one of the student. The students are plain: without a teacher, with hard
+and soft labels from the ResNet, with a distillation token, and with the transformer as their teacher. The seeds are the
 students': all have the same images and the same teachers. Every run has one core, its minutes are processor minutes,
 and the teacher's passes count as the student's time.
 """

@@ -86,16 +86,16 @@ def _walk(root: Path) -> tuple[list[str], list[Finding]]:
 
 def _classify(entry: os.DirEntry[str], inside: Path) -> str | tuple[str, str]:
     """`file`, `folder`, or the kind and detail of a finding if it is neither. Opens nothing."""
-    linked = entry.is_symlink()
-    if linked:  # only links become path objects: pathlib interns every name
-        try:
+    try:
+        linked = entry.is_symlink()
+        if linked:  # only links become path objects: pathlib interns every name
             target = Path(entry.path).resolve(strict=True)
-        except (OSError, RuntimeError):
-            return "link", BROKEN_LINK
-        if not target.is_relative_to(inside):
-            return "link", f"{OUTSIDE_LINK} {target}"
-    if entry.is_file():
-        return "file"
-    if not entry.is_dir():
-        return "special", SPECIAL_FILE
+            if not target.is_relative_to(inside):
+                return "link", f"{OUTSIDE_LINK} {target}"
+        if entry.is_file():
+            return "file"
+        if not entry.is_dir():
+            return "special", SPECIAL_FILE
+    except (OSError, RuntimeError):
+        return "link", BROKEN_LINK
     return ("link", FOLDER_LINK) if linked else "folder"
