@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from side_by_side import COMMON, Results, mean_and_interval, new_parser, run_all
+from side_by_side import COMMON, Results, drop_unfinished_seeds, mean_and_interval, new_parser, run_all
 
 VIT = "vit_nano_conv4_32"
 METHODS: dict[str, tuple[str, ...]] = {
@@ -70,14 +70,13 @@ def main() -> None:
     methods = args.methods.split(",")
     costs = {method: cost(method) for method in methods}  # first: a name that does not exist ends the benchmark here
     results = Results(args.out, {"minutes": args.minutes, "costs": costs})
-    rows = run_all(
-        {
-            f"{method}-{seed}": [command(args.data, method, args.minutes, seed, args.work / f"{method}-{seed}")]
-            for seed in range(args.seeds)
-            for method in methods
-        },
-        results,
-    )
+    jobs = {
+        f"{method}-{seed}": [command(args.data, method, args.minutes, seed, args.work / f"{method}-{seed}")]
+        for seed in range(args.seeds)
+        for method in methods
+    }
+    drop_unfinished_seeds(jobs, results)
+    rows = run_all(jobs, results)
     results.write(
         {
             method: mean_and_interval([rows[f"{method}-{seed}"]["accuracy"] for seed in range(args.seeds)])

@@ -13,7 +13,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from side_by_side import COMMON, Results, mean_and_interval, new_parser, run_all, write_part
+from side_by_side import (
+    COMMON,
+    Results,
+    drop_unfinished_seeds,
+    mean_and_interval,
+    new_parser,
+    run_all,
+    write_part,
+)
 
 TEACHERS = {
     "convolutional": ["--model", "resnet26_32"],
@@ -61,6 +69,7 @@ def main() -> None:
             else:
                 path = str(place(f"teacher-{teacher}"))
                 taught[key] = words(key, "distill", args.minutes, *common, "--teacher", path)
+    drop_unfinished_seeds([f"{name}-{seed}" for name in STUDENTS for seed in seeds], results)
     if any(key not in results.rows for key in taught):
         for name in TEACHERS:  # of an earlier session, whose runs are gone
             if not place(f"teacher-{name}").is_dir():

@@ -16,7 +16,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from side_by_side import COMMON, Results, Rows, mean_and_interval, new_parser, run_all, write_part
+from side_by_side import (
+    COMMON,
+    Results,
+    Rows,
+    drop_unfinished_seeds,
+    mean_and_interval,
+    new_parser,
+    run_all,
+    write_part,
+)
 
 MODEL = "vit_nano_conv4_32"
 PRETRAINED = 0.5  # of the minutes
@@ -60,6 +69,7 @@ def main() -> None:
         for method in args.methods.split(",")
     }
     results = Results(args.out, {"minutes": args.minutes, "model": MODEL})
+    drop_unfinished_seeds(keys, results)
     jobs = {
         name: commands(method, write_part(args.data, args.work, num, seed), args.minutes, seed, args.work / name)
         for name, (method, num, seed) in keys.items()
@@ -72,15 +82,21 @@ def main() -> None:
 
 
 def summarise(rows: Rows) -> list[dict[str, Any]]:
-    """The mean accuracy of each method and number of labels over its seeds, those of earlier sessions included."""
-    groups: dict[tuple[str, int], list[float]] = {}
+    """The mean accuracy of each method and number of labels over its seeds, those of earlier sessions included.
+
+    `gain` is what it adds to training from scratch with the same seed, and so on the same kind of processor.
+    """
+    groups: dict[tuple[str, int], dict[str, float]] = {}
     for name, row in rows.items():
-        method, labels, _ = name.rsplit("-", 2)
-        groups.setdefault((method, int(labels)), []).append(row["accuracy"])
-    return [
-        {"method": method, "labels": labels, **mean_and_interval(values)}
-        for (method, labels), values in sorted(groups.items(), key=lambda group: (group[0][1], group[0][0]))
-    ]
+        method, labels, seed = name.rsplit("-", 2)
+        groups.setdefault((method, int(labels)), {})[seed] = row["accuracy"]
+    summary = []
+    for (method, labels), values in sorted(groups.items(), key=lambda group: (group[0][1], group[0][0])):
+        scratch = groups.get((METHODS[0], labels), {})
+        gains = [value - scratch[seed] for seed, value in values.items() if seed in scratch]
+        gain = mean_and_interval(gains) if gains and method != METHODS[0] else None
+        summary.append({"method": method, "labels": labels, **mean_and_interval(list(values.values())), "gain": gain})
+    return summary
 
 
 def draw(summary: list[dict[str, Any]], path: Path) -> None:

@@ -10,7 +10,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from side_by_side import COMMON, Results, classifier_row, mean_and_interval, new_parser, run_all, write_part
+from side_by_side import (
+    COMMON,
+    Results,
+    classifier_row,
+    drop_unfinished_seeds,
+    mean_and_interval,
+    new_parser,
+    run_all,
+    write_part,
+)
 
 MODEL, RHO, NUM_IMAGES = "vit_nano_conv4_32", 0.05, 10_000
 NAMES = ("plain", "sam", "plain, steps of sam")
@@ -26,6 +35,7 @@ def main() -> None:
     args = new_parser(minutes=10.0).parse_args()
     work, seeds = args.work, range(args.seeds)
     results = Results(args.out, {"minutes": args.minutes, "rho": RHO, "model": MODEL, "images": NUM_IMAGES})
+    drop_unfinished_seeds([f"{name}-{seed}" for name in NAMES for seed in seeds], results)
     data = {seed: str(write_part(args.data, work, NUM_IMAGES, seed)[0]) for seed in seeds}
 
     def job(name: str, seed: int, *more: str) -> list[list[str]]:

@@ -2,7 +2,8 @@
 
 Minutes are processor minutes (processor_minutes.py), so that other work on the machine does not count. A finished run
 is a row of the output file and is not run again, in this session or another; a run that was stopped resumes from its
-checkpoint, if that is still there.
+checkpoint, if that is still there. The runs of one seed are compared with each other, so one kind of processor runs
+them all: a seed that another kind has begun starts again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue
@@ -83,6 +84,21 @@ class Results:
         with self.lock:
             self.rows[name] = row
             self.write()
+
+
+def drop_unfinished_seeds(names: Iterable[str], results: Results) -> None:
+    """Forget the rows of each unfinished seed that another processor ran; a name ends in its seed."""
+    from vitrail.machine import processor
+
+    seeds: dict[str, list[str]] = {}
+    for name in names:
+        seeds.setdefault(name.rpartition("-")[2], []).append(name)
+    for group in seeds.values():
+        if all(name in results.rows for name in group):
+            continue
+        for name in group:
+            if name in results.rows and results.rows[name]["cpu"] != processor():
+                del results.rows[name]
 
 
 def run_all(
