@@ -86,10 +86,15 @@ class Results:
             self.write()
 
 
+def kind_of_processor() -> str:
+    """The processor's name and its vector instructions: machines of one name differ in these, and so in speed."""
+    from vitrail.machine import instruction_sets, processor
+
+    return f"{processor()} ({' '.join(instruction_sets())})"
+
+
 def drop_unfinished_seeds(names: Iterable[str], results: Results) -> None:
     """Forget the rows of each unfinished seed that another processor ran; a name ends in its seed."""
-    from vitrail.machine import processor
-
     seeds: dict[str, list[str]] = {}
     for name in names:
         seeds.setdefault(name.rpartition("-")[2], []).append(name)
@@ -97,7 +102,7 @@ def drop_unfinished_seeds(names: Iterable[str], results: Results) -> None:
         if all(name in results.rows for name in group):
             continue
         for name in group:
-            if name in results.rows and results.rows[name]["cpu"] != processor():
+            if name in results.rows and results.rows[name]["cpu"] != kind_of_processor():
                 del results.rows[name]
 
 
@@ -111,8 +116,6 @@ def run_all(
 
     `read` turns the JSON documents of a job's commands into a row; by default, that of a classifier.
     """
-    from vitrail.machine import processor
-
     cores: Queue[int] = Queue()
     for core in sorted(os.sched_getaffinity(0))[:2]:
         cores.put(core)
@@ -122,7 +125,7 @@ def run_all(
         try:
             started = time.monotonic()
             row = (read or classifier_row)([_run(words, core) for words in jobs[name]])
-            row |= {"seconds": round(time.monotonic() - started, 1), "cpu": processor()}
+            row |= {"seconds": round(time.monotonic() - started, 1), "cpu": kind_of_processor()}
         finally:
             cores.put(core)
         results.add(name, row)
