@@ -1,12 +1,13 @@
 """DeiT on 10,000 images of CIFAR-10: a plain Vision Transformer with and without a teacher, at equal time.
 
     python benchmarks/distill.py cifar10.npz --work DIR --minutes 6 --out benchmarks/distill.json
+    python benchmarks/distill.py cifar10.npz --work DIR --minutes 6 --draws 4 --out benchmarks/distill-draws-4.json
 
 Two teachers are trained on the same images first: a ResNet and a Vision Transformer with a convolutional stem. A pass
 of theirs costs 1.2 and 1.8 times as much as one of the student. The students are plain: without a teacher, with hard
 and soft labels from the ResNet, with a distillation token, and with the transformer as their teacher. The seeds are the
 students': all have the same images and the same teachers. Every run has one core, its minutes are processor minutes,
-and the teacher's passes count as the student's time.
+and the teacher's passes count as the student's time; with `--draws` it is asked once about each image and augmentation.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ def main() -> None:
     """Run what is missing and write one JSON document."""
     parser = new_parser(minutes=6.0)
     parser.add_argument("--teacher-minutes", type=float, default=15.0)
+    parser.add_argument("--draws", type=int, default=0, help="augmentations of each image for students with a teacher")
     args = parser.parse_args()
     seeds = range(args.seeds)
     facts = {"minutes": args.minutes, "teacher_minutes": args.teacher_minutes, "images": NUM_IMAGES}
-    results = Results(args.out, facts)
+    results = Results(args.out, {**facts, "draws": args.draws})
     data = str(write_part(args.data, args.work, NUM_IMAGES, 0)[0])
 
     def words(name: str, recipe: str, minutes: float, *more: str) -> list[list[str]]:
@@ -68,7 +70,8 @@ def main() -> None:
                 first[key] = words(key, "scratch", args.minutes, *common)
             else:
                 path = str(place(f"teacher-{teacher}"))
-                taught[key] = words(key, "distill", args.minutes, *common, "--teacher", path)
+                draws = f"augment.draws={args.draws}"
+                taught[key] = words(key, "distill", args.minutes, *common, "--teacher", path, draws)
     drop_unfinished_seeds([f"{name}-{seed}" for name in STUDENTS for seed in seeds], results)
     if any(key not in results.rows for key in taught):
         for name in TEACHERS:  # of an earlier session, whose runs are gone

@@ -261,6 +261,7 @@ def check_preparation(prepare: Any, varied: Any, source: Any = None) -> None:
     assert all(torch.equal(some[name], tensor[[1, 3]]) for name, tensor in fields.items())
     assert prepare.group >= 1
     assert prepare.repeats >= 1
+    assert prepare.draws >= 0
     assert prepare.cached(source, 1.0) is not None
     lengths = prepare.lengths(source)
     assert lengths is None or len(lengths) == len(source)

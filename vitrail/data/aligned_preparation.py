@@ -30,6 +30,7 @@ class AlignedPreparation:
     """Texts of a sample, at least: processes that compare their samples with each other need the same number."""
     group: int = 1
     repeats: int = 1
+    draws: int = 0
 
     @property
     def varies(self) -> bool:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from vitrail.data.decode import Pixels
 from vitrail.data.resize import resize, resize_part, to_image
 from vitrail.data.transform import Preprocess
+from vitrail.errors import SpecError
 from vitrail.spec import PositiveFraction, Probability, Spec
 
 MAX_TRIES = 10  # to find a rectangle that fits into the image
@@ -49,8 +50,21 @@ class Augment(Spec):
     """The parameter of CutMix's Beta distribution (arXiv 1905.04899); 0 is off. With both, either at random."""
     repeats: PositiveInt = 1
     """How many times in a row each image is shown, with a new augmentation each time."""
+    draws: NonNegativeInt = 0
+    """How many augmentations each image has, one per epoch and then the same ones again, so that a teacher's answers
+    can be kept; 0 for a new one in every epoch."""
     spare: Annotated[float, Field(ge=1.0)] = 1.25
     """Larger images are first reduced, their short side to this many times the model's size; the cache stores these."""
+
+    @model_validator(mode="after")
+    def _check_draws(self) -> Self:
+        if self.draws and (self.mixup or self.cutmix):
+            raise SpecError(
+                "augment.draws needs images that are not mixed: pairs change from epoch to epoch.",
+                got=f"draws={self.draws}, mixup={self.mixup}, cutmix={self.cutmix}.",
+                hint="augment.mixup=0 augment.cutmix=0, or augment.draws=0.",
+            )
+        return self
 
     def stored_size(self, preprocess: Preprocess, rows: int, columns: int) -> tuple[int, int]:
         """The size in which an image is stored until it is augmented."""

@@ -254,7 +254,8 @@ class _PendingBatch:
             try:
                 sample: Any = loader.read(item)
                 if prepare.varies:
-                    rng = make_rng("pixels", seed=loader.seed, epoch=self.epoch, index=item.index, repeat=repeat)
+                    epoch = self.epoch % prepare.draws if prepare.draws else self.epoch
+                    rng = make_rng("pixels", seed=loader.seed, epoch=epoch, index=item.index, repeat=repeat)
                     sample = prepare.vary(sample, rng)
             except DataError as error:
                 if loader.policy == "error":

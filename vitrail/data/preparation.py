@@ -59,6 +59,10 @@ class Preparation(Protocol):
     def repeats(self) -> int:
         """How many times in a row each sample is shown in an epoch, varied again each time."""
 
+    @property
+    def draws(self) -> int:
+        """After how many epochs each sample is varied as before; 0 for never."""
+
     def reader(self, source: Source) -> Callable[[Item], Any]:
         """Return the function that reads an item of this source: decoded, in the form that is cached."""
 

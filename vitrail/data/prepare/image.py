@@ -46,6 +46,11 @@ class ImagePreparation:
         """How many times in a row each image is shown in an epoch."""
         return self.augment.repeats if self.augment is not None else 1
 
+    @property
+    def draws(self) -> int:
+        """After how many epochs each image is augmented as before; 0 for never."""
+        return self.augment.draws if self.augment is not None else 0
+
     def reader(self, source: Source) -> Callable[[Item], Pixels]:
         """Return the function that reads an image of this source; it remembers the cache key of each image."""
         reader = Reader(self.preprocess, self.augment, self.cache)

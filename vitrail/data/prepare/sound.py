@@ -139,6 +139,7 @@ class SoundPreparation:
     mixup: float = 0.0
     """The parameter of mixup's Beta distribution (arXiv 1710.09412); 0 is off."""
     repeats: int = 1
+    draws: int = 0
 
     @property
     def varies(self) -> bool:

@@ -73,6 +73,7 @@ class TextPreparation:
     masking: Masking | None = None
     group: int = 1
     repeats: int = 1
+    draws: int = 0
 
     @property
     def varies(self) -> bool:

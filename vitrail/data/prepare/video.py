@@ -103,6 +103,7 @@ class VideoPreparation:
     mixup: float = 0.0
     """The parameter of mixup's Beta distribution (arXiv 1710.09412); 0 is off."""
     repeats: int = 1
+    draws: int = 0
 
     @property
     def varies(self) -> bool:
