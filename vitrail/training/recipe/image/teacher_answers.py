@@ -11,7 +11,7 @@ import os
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -33,64 +33,56 @@ class RememberedTeacher:
         self.teacher, self.path, self.ready = teacher, path, ready
         self.record = np.dtype([("key", f"V{KEY_BYTES}"), ("logits", "<f4", (num_classes,)), ("checksum", "<u4")])
         self.max_records = int(limit_gb * GIB) // self.record.itemsize
-        self.file: int | None = None
-        self.rows: dict[bytes, int] = {}
+        self.rows: dict[bytes, int] | None = None
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def __call__(self, image: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B K"]:
         """The teacher's logits for images in the student's normalisation."""
         if not self.ready():
             return self.teacher(image)
-        self._open()
+        if self.rows is None:
+            self.rows = self._index()
         keys = [digest(each) for each in image.float().cpu().numpy()]
         known = [row for row, key in enumerate(keys) if key in self.rows]
-        if len(known) == len(keys):
-            answers = np.empty((len(keys), *self.record["logits"].shape), np.float32)
-        else:
-            answers = self.teacher(image).float().cpu().numpy()
-            self._add(keys, answers)
-        for row in known:
-            answers[row] = self._read(keys[row])
+        with self.path.open("r+b", buffering=0) as file:
+            if len(known) == len(keys):
+                answers = np.empty((len(keys), *self.record["logits"].shape), np.float32)
+            else:
+                answers = self.teacher(image).float().cpu().numpy()
+                self._add(file, self.rows, keys, answers)
+            for row in known:
+                file.seek(self.rows[keys[row]] * self.record.itemsize)
+                answers[row] = np.frombuffer(file.read(self.record.itemsize), self.record)[0]["logits"]
         return torch.from_numpy(answers).to(image.device)
 
     def delete(self) -> None:
         """Delete the file, once the student is trained."""
-        if self.file is not None:
-            os.close(self.file)
-            self.file = None
         self.path.unlink(missing_ok=True)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RememberedTeacher:
         """A copy of a student has the same teacher."""
         return self
 
-    def _open(self) -> None:
-        """Open the file and index its records, up to the first damaged one; what follows that is cut off."""
-        if self.file is not None:
-            return
-        self.file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        num = min(os.fstat(self.file).st_size // self.record.itemsize, self.max_records)
+    def _index(self) -> dict[bytes, int]:
+        """The place of each record of the file, up to the first damaged one; what follows that is cut off."""
+        self.path.touch()
+        num = min(self.path.stat().st_size // self.record.itemsize, self.max_records)
         records = np.memmap(self.path, self.record, "r", shape=(num,)) if num else np.zeros(0, self.record)
         intact = [record["checksum"] == _checksum(record["key"].tobytes(), record["logits"]) for record in records]
         num = intact.index(False) if False in intact else num
-        os.truncate(self.file, num * self.record.itemsize)
-        self.rows = {record["key"].tobytes(): row for row, record in enumerate(records[:num])}
+        os.truncate(self.path, num * self.record.itemsize)
+        return {record["key"].tobytes(): row for row, record in enumerate(records[:num])}
 
-    def _read(self, key: bytes) -> NDArray[np.float32]:
-        assert self.file is not None
-        start = self.rows[key] * self.record.itemsize
-        return np.frombuffer(os.pread(self.file, self.record.itemsize, start), self.record)[0]["logits"]
-
-    def _add(self, keys: list[bytes], logits: NDArray[np.float32]) -> None:
+    def _add(self, file: BinaryIO, rows: dict[bytes, int], keys: list[bytes], logits: NDArray[np.float32]) -> None:
         """Store the new ones among these answers, as many as the limit allows."""
-        assert self.file is not None
-        first, records = len(self.rows), []
+        file.seek(len(rows) * self.record.itemsize)
+        records = []
         for key, each in zip(keys, logits, strict=True):
-            if key not in self.rows and len(self.rows) < self.max_records:
-                self.rows[key] = len(self.rows)
+            if key not in rows and len(rows) < self.max_records:
+                rows[key] = len(rows)
                 records.append((key, each, _checksum(key, each)))
-        os.pwrite(self.file, np.array(records, self.record).tobytes(), first * self.record.itemsize)
+        file.write(np.array(records, self.record).tobytes())
 
 
 def _checksum(key: bytes, logits: NDArray[np.float32]) -> int:
