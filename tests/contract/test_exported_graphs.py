@@ -83,6 +83,20 @@ KINDS = {
 }
 
 
+def test_filters_are_standardised_before_the_export() -> None:
+    """Then a graph holds convolutions with constant weights, which can be rounded to 8 bits."""
+    model = small("resnet, resnet26")
+    images = torch.rand(2, 3, *model.preprocess.size)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    prepared = prepare_for_export(model)
+    with torch.inference_mode():
+        assert torch.equal(prepared(images), model(images))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    graph = Tracer(Graph(prepared)).onnx_model.graph
+    constants = {tensor.name for tensor in graph.initializer}
+    assert all(node.input[1] in constants for node in graph.node if node.op_type == "Conv")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_model_is_exported(tmp_path: Path, kind: str) -> None:
     model = small("class token" if kind == "scaled" else kind, **KINDS[kind])

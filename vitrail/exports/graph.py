@@ -14,6 +14,7 @@ from vitrail.errors import ExportError
 from vitrail.model.vit import VisionTransformer
 from vitrail.nn.attention.full import Attention
 from vitrail.nn.block import Block
+from vitrail.nn.conv import StdConv
 from vitrail.nn.last_block import LastBlock
 from vitrail.nn.merge import MergingBlocks
 from vitrail.run.predictor import calibration_of
@@ -80,6 +81,9 @@ def prepare_for_export(model: Classifier, *, merge: int = 0, dynamic: bool = Fal
     patch size divides.
     """
     model = copy.deepcopy(model).eval().requires_grad_(False)
+    for layer in model.modules():
+        if isinstance(layer, StdConv):
+            layer.fix()
     if merge:
         _merge_tokens(model, merge, dynamic=dynamic)
     elif isinstance(model, VisionTransformer) and model.spec.pool == "token":

@@ -26,14 +26,25 @@ class StdConv(nn.Conv2d):
 
     def __init__(self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, same: bool = False) -> None:
         super().__init__(inputs, outputs, kernel, stride=stride, padding=0 if same else kernel // 2, bias=False)
-        self.same = same
+        self.same, self.fixed = same, False
 
     def forward(self, x: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B D Y2 X2"]:
         if self.same:
             x = pad_same(x, self.kernel_size[0], self.stride[0])
+        return F.conv2d(x, self.filters(), None, self.stride, self.padding)
+
+    def filters(self) -> Float[Tensor, "D C k k"]:
+        """The standardised filters."""
+        if self.fixed:
+            return self.weight
         # A batch norm with the filters as channels rounds exactly as timm does; ReLUs would magnify a difference.
         filters = F.batch_norm(self.weight.flatten(1)[None], None, None, training=True, eps=WEIGHT_EPS)
-        return F.conv2d(x, filters.view_as(self.weight), None, self.stride, self.padding)
+        return filters.view_as(self.weight)
+
+    def fix(self) -> None:
+        """Standardise the filters once and for all, for a model that is not trained any more."""
+        self.weight = nn.Parameter(self.filters().detach(), requires_grad=False)
+        self.fixed = True
 
 
 class GroupNorm(nn.GroupNorm):
