@@ -136,10 +136,11 @@ def draw_chart(chart: Chart, *, dark: bool = False) -> Any:
             axis.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
             axis.minorticks_off()
         if chart.x_names:
-            axis.set_xticks(range(len(chart.x_names)), chart.x_names)
+            axis.set_xticks(range(len(chart.x_names)), [name.replace(", ", ",\n") for name in chart.x_names])
+            axis.margins(x=0.15)
         axis.set(xlabel=chart.x_label, ylabel=chart.y_label)
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)
-        if len(chart.curves) > 1:
+        if len(chart.curves) > 1 and {curve.name for curve in chart.curves} != set(chart.x_names):
             axis.legend(frameon=False)
     return figure
