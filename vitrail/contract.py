@@ -254,6 +254,11 @@ class Objective(nn.Module):
         """Its own output layers."""
         return ()
 
+    @property
+    def frozen(self) -> tuple[nn.Module, ...]:
+        """Modules that it computes with and does not train, such as a teacher: neither its own nor in checkpoints."""
+        return ()
+
     def units(self, fields: Fields) -> Float[Tensor, " B"]:
         """What each sample counts for in the mean loss: 1, its tokens, its masked tokens; known before `forward`."""
         return torch.ones(count_rows(fields))

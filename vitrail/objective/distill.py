@@ -49,6 +49,12 @@ class Distill(contract.Objective):
         """That of the labels."""
         return self.labels.metric
 
+    @property
+    def frozen(self) -> tuple[nn.Module, ...]:
+        """The teacher, unless it is another function."""
+        model = getattr(self.teacher, "model", None)
+        return (model,) if isinstance(model, nn.Module) else ()
+
     def forward(self, model: nn.Module, fields: Fields) -> Float[Tensor, " B"]:
         assert isinstance(model, contract.Classifier)
         each = model.classify_each(model.encode(model.tokenize(fields["image"])))

@@ -31,6 +31,11 @@ class Learner(nn.Module):
         """The output layers of both."""
         return (*getattr(self.model, "heads", ()), *self.objective.heads)
 
+    @property
+    def frozen(self) -> tuple[nn.Module, ...]:
+        """What the objective computes with and does not train."""
+        return self.objective.frozen
+
     def named_weights(self) -> Iterator[tuple[str, nn.Parameter]]:
         """All parameters by the names that checkpoints use: the model's own, and those of the objective with a prefix.
 

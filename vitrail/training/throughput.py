@@ -43,9 +43,10 @@ class Kernels(NamedTuple):
     def apply(self, learner: nn.Module) -> None:
         """Apply layout and attention kernel; the number format is up to autocast."""
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
-        for module in learner.modules():
-            if isinstance(module, nn.Conv2d):
-                module.to(memory_format=layout)  # type: ignore[call-overload]
+        for root in (learner, *getattr(learner, "frozen", ())):
+            for module in root.modules():
+                if isinstance(module, nn.Conv2d):
+                    module.to(memory_format=layout)  # type: ignore[call-overload]
         set_fused(learner, fused=self.fused_attention)
 
 

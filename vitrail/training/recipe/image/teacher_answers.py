@@ -31,6 +31,7 @@ class RememberedTeacher:
     ) -> None:
         """Before `ready`, nothing is remembered."""
         self.teacher, self.path, self.ready = teacher, path, ready
+        self.model = getattr(teacher, "model", None)
         self.record = np.dtype([("key", f"V{KEY_BYTES}"), ("logits", "<f4", (num_classes,)), ("checksum", "<u4")])
         self.max_records = int(limit_gb * GIB) // self.record.itemsize
         self.rows: dict[bytes, int] | None = None
