@@ -31,6 +31,7 @@ MODEL = "vit_nano_conv4_32"
 PRETRAINED = 0.5  # of the minutes
 TARGETS = ("mae", "mean_colour", "downsized", "full_patch")
 METHODS = ("scratch", *TARGETS, "noisy_student", "mae+noisy_student")
+WORDS = {"scratch": "from scratch", "mae": "MAE", "noisy_student": "Noisy Student", "sam": "SAM"}
 LIKE_SCRATCH = ("optimizer=muon", "lr=0.02", "layer_decay=1.0", "batch_size=128", "teacher=finetuned")
 
 
@@ -113,11 +114,18 @@ def draw(summary: list[dict[str, Any]], path: Path) -> None:
             values = [100 * value for value in row["values"]]
             axis.barh(place, fmean(values), xerr=100 * (row["half_width"] or 0), color="C0", alpha=0.35, ecolor="C0")
             axis.plot(values, [place] * len(values), "o", color="C0", markersize=4)
-        axis.set_yticks(range(len(rows)), [row["method"].replace("_", " ") for row in rows])
+        axis.set_yticks(range(len(rows)), [title(row["method"]) for row in rows])
         axis.set(title=f"{num:,} labels", xlabel="test accuracy (%)", xlim=(0, None))
         axis.spines[["top", "right"]].set_visible(False)
     with path.open("wb") as file:
         save_figure(figure, file, "png", 120)
+
+
+def title(method: str) -> str:
+    """The name of a method in words."""
+    return ", then ".join(WORDS.get(part, part.replace("_", " ")) for part in method.split("+")).replace(
+        "then SAM", "SAM"
+    )
 
 
 if __name__ == "__main__":
