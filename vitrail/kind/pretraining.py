@@ -25,7 +25,7 @@ from vitrail.training.evaluation import Answers
 from vitrail.training.recipe.image.classifier import as_classifier
 from vitrail.training.recipe.image.finish import write_run
 from vitrail.training.recipe.image.models import make_image_models
-from vitrail.training.recipe.pretrain import Spec
+from vitrail.training.recipe.pretrain import PretrainSettings
 from vitrail.training.settings import CommonSettings
 from vitrail.training.splits import Splits
 from vitrail.training.task import Outcome, Task, no_answer_cost
@@ -44,7 +44,7 @@ model_factory = make_image_models
 
 def check_request(settings: CommonSettings, new_model: Callable[..., Classifier]) -> None:
     """Reject a model whose patches cannot be hidden in the way that the settings say."""
-    assert isinstance(settings, Spec)
+    assert isinstance(settings, PretrainSettings)
     build_objective(settings, new_model(num_classes=0))
 
 
@@ -89,8 +89,8 @@ def preparation(task: Task, model: Model, *, training: bool) -> MaskedImagePrepa
     return prepare_masked(settings, model, settings.augment if training else None)
 
 
-def _settings(task: Task) -> Spec:
-    assert isinstance(task.settings, Spec)
+def _settings(task: Task) -> PretrainSettings:
+    assert isinstance(task.settings, PretrainSettings)
     return task.settings
 
 
