@@ -403,7 +403,7 @@ def _two_classes(folder: Path) -> Path:
     return folder / "two.npz"
 
 
-LR = {"distill": 3e-4, "noisy_student": 1e-4, "pretrain": 3e-4}  # from weights
+LR = {"distill": 3e-4, "noisy_student": 1e-4, "pretrain": 1e-4}  # from weights
 
 
 @pytest.mark.parametrize("recipe", LR)

@@ -9,6 +9,8 @@ three targets of the Vision Transformer's paper (arXiv 2010.11929, section 4.6),
 are ignored; if there are any, nearest neighbours and a linear model on the features show what has been learned. With
 `--weights`, pretraining goes on from them, with the learning rates of fine-tuning.
 
+DeiT-Ti after 5 minutes of MAE on Oxford Pets without labels, one core, then a linear model on 5 labels per breed: 78.9 %
+as before with this learning rate, 75.7 % with three times as much, 6.1 % with that of training from scratch (one seed).
 CIFAR-10, `vit_nano_conv4_32`, two cores: after 4 minutes a linear model on the features reaches 40.3 % (one seed).
 """
 
@@ -21,7 +23,7 @@ from pydantic import model_validator
 from vitrail.data.augment import Augment
 from vitrail.errors import SpecError
 from vitrail.masking import MaskingSpec
-from vitrail.spec import PartialFraction
+from vitrail.spec import FinitePositive, PartialFraction
 from vitrail.training.recipe.image.candidates import list_candidates
 from vitrail.training.recipe.image.model_choice import choose_model
 from vitrail.training.recipe.image.settings import FinetuneSettings, ImageSettings, ScratchSettings
@@ -54,6 +56,7 @@ class Spec(ScratchSettings, PretrainSettings):
 class TuningSpec(FinetuneSettings, PretrainSettings):
     """The settings of a model that goes on from weights: those of fine-tuning, which do not erase what it knows."""
 
+    lr: FinitePositive = 1e-4
     label_smoothing: PartialFraction = 0.0
     augment: Augment = Augment(scale=(0.35, 1.0))
 
