@@ -28,11 +28,9 @@ from vitrail.errors import DataError, WeightsError
 from vitrail.inspection.sharpness import measure_sharpness
 from vitrail.objective.classify import Classify
 from vitrail.objective.distill import Distill
-from vitrail.training.learner import Learner
 from vitrail.training.recipe.image.pseudo import choose_rows
 from vitrail.training.recipe.image.teacher import Teacher
 from vitrail.training.sam import ascended
-from vitrail.training.throughput import Kernels
 from vitrail.verbs.bench import sharpness
 from vitrail.verbs.export import export
 from vitrail.verbs.train import train
@@ -84,18 +82,6 @@ def test_a_teacher_sees_what_it_would_see(teacher: Path) -> None:
     assert torch.allclose(Teacher(theirs, larger, theirs.labels)(larger.normalise(flat)), small, atol=1e-3)
     assert deepcopy(Teacher(theirs, ours, classes)).model is theirs
     assert model.training
-
-
-def test_a_teacher_runs_with_the_kernels_of_training() -> None:
-    theirs = create_model("resnet26_32", num_classes=10, layers=(1,))
-    theirs.labels = tuple("0123456789")
-    student = create_model(MODEL, num_classes=10)
-    learner = Learner(student, Distill(Classify(), Teacher(theirs, Preprocess(size=(8, 8)), theirs.labels)))
-    conv = next(module for module in theirs.modules() if isinstance(module, nn.Conv2d) and module.kernel_size != (1, 1))
-    Kernels(channels_last=True).apply(learner)
-    assert conv.weight.is_contiguous(memory_format=torch.channels_last)
-    Kernels(channels_last=False).apply(learner)
-    assert conv.weight.is_contiguous()
 
 
 def test_an_exported_teacher(teacher: Path, tmp_path: Path) -> None:
@@ -323,18 +309,8 @@ def test_sam_goes_up_and_exactly_back() -> None:
 
 def test_sam_in_parts_and_resumed(tmp_path: Path, forge: Forge) -> None:
     """The same losses in one part and in two; killed and resumed, the same bits; not those without SAM."""
-    words = [
-        "train",
-        "digits",
-        "--recipe",
-        "scratch",
-        "--model",
-        MODEL,
-        *FAST,
-        "save_every=4",
-        "optimizer=sgd",
-        "lr=0.1",
-    ]
+    words = ["train", "digits", "--recipe", "scratch", "--model", MODEL]
+    words += [*FAST, "save_every=4", "optimizer=sgd", "lr=0.1"]
 
     def run(name: str, *more: str, act: Any = None) -> int:
         return forge.run(

@@ -1,4 +1,4 @@
-"""A teacher is asked once about each image and augmentation; a resumed run finds the answers of before."""
+"""A teacher has fast kernels and is asked once about each image; a resumed run finds the answers of before."""
 
 from __future__ import annotations
 
@@ -8,17 +8,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from tests.contract import forked
 from tests.contract.disturbed import KILLED
 from tests.contract.forked import bits
 from tests.contract.small_images import table_of
 from tests.forge import Forge, command
+from vitrail.catalogue import create_model
 from vitrail.data.augment import Augment
 from vitrail.data.prepare.image import image_loader
 from vitrail.data.transform import Preprocess
 from vitrail.errors import SpecError
+from vitrail.objective.classify import Classify
+from vitrail.objective.distill import Distill
+from vitrail.training.learner import Learner
+from vitrail.training.recipe.image.teacher import Teacher
 from vitrail.training.recipe.image.teacher_answers import RememberedTeacher
+from vitrail.training.throughput import Kernels
 
 NUM_CLASSES = 3
 
@@ -113,6 +120,18 @@ def test_answers_keep_to_the_limit(tmp_path: Path) -> None:
     answers(images(3))
     assert teacher.asked == [3, 1, 1]
     assert (tmp_path / "answers").stat().st_size == 64
+
+
+def test_a_teacher_runs_with_the_kernels_of_training() -> None:
+    theirs = create_model("resnet26_32", num_classes=10, layers=(1,))
+    theirs.labels = tuple("0123456789")
+    student = create_model("vit_mu_patch4_8", num_classes=10)
+    learner = Learner(student, Distill(Classify(), Teacher(theirs, Preprocess(size=(8, 8)), theirs.labels)))
+    conv = next(module for module in theirs.modules() if isinstance(module, nn.Conv2d) and module.kernel_size != (1, 1))
+    Kernels(channels_last=True).apply(learner)
+    assert conv.weight.is_contiguous(memory_format=torch.channels_last)
+    Kernels(channels_last=False).apply(learner)
+    assert conv.weight.is_contiguous()
 
 
 @pytest.fixture(scope="module")
