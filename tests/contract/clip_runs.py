@@ -15,9 +15,10 @@ MODELS = {
     "waveform": "vit_mu_patch80_sound1600",
     "spectrogram": "vit_mu_patch8_mel16x16",
     "perceiver": "perceiver_mu_sound1600",
+    "perceiver_patches": "perceiver_mu_patch16_sound1600",
     "video": "vit_mu_patch2x8_gap_video4x16",
 }
-GRIDS = {"waveform": (40,), "spectrogram": (2, 5), "perceiver": (3200,), "video": (2, 2, 2)}
+GRIDS = {"waveform": (40,), "spectrogram": (2, 5), "perceiver": (3200,), "perceiver_patches": (200,), "video": (2, 2, 2)}
 """Of the clips below, which are 0.4 seconds long."""
 CLASSES = ("high", "low")
 

@@ -37,6 +37,8 @@ def clips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
          "5 x 12 = 60 patches of 8 bands x 8 frames + 1 class token = 61 tokens; each covers 80 ms"),
         (SOUND, "vit_nano_conv8_mel40x96", (5, 12), (8, 8), "60 cells of 8 bands x 8 frames = 60 tokens"),
         (SOUND, "perceiver_nano_sound8000", (8000,), (1,), "8,000 samples = 8,000 tokens; each covers 0.0625 ms"),
+        (SOUND, "perceiver_nano_patch32_sound8000", (250,), (32,),
+         "250 patches of 32 samples = 250 tokens; each covers 2 ms"),
         (VIDEO, None, (4, 8, 8), (2, 8, 8),
          "4 x 8 x 8 = 256 tubes of 2 frames x 8 rows x 8 columns = 256 tokens; each covers 400 ms"),
         (VIDEO, "vit_mu_patch1x16_gap_video2x32", (2, 2, 2), (1, 16, 16), "8 tubes of 1 frame x 16 rows x 16 columns"),

@@ -168,6 +168,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "a shorter waveform": {"model": WAVEFORM, "words": ("model.image_size=[1600]",), "size": (1600,)},
     "spectrogram": {"model": MEL, "words": ("small_until=0.5",), "size": (40, 56)},
     "perceiver": {"model": "perceiver_mu_32", "words": PERCEIVER, "size": (2000,)},
+    "perceiver with patches": {"model": "perceiver_mu_patch32_sound1600", "words": (), "size": (2016,)},
     "auto": {"model": MEL, "words": (), "size": (40, 56), "recipe": "auto"},
 }
 

@@ -66,6 +66,30 @@ def test_tokens_are_pixels_with_their_positions() -> None:
     assert torch.equal(tokens.x[1, :, 3:], positions)
 
 
+def test_a_patch_is_one_input_of_all_its_values() -> None:
+    model = small(image_size=(4, 6), patch=(2, 3), resolution=None)
+    assert (model.spec.cell, model.spec.layout.grid, model.spec.resolution) == ((2, 3), (2, 2), (2, 2))
+    image = torch.randn(2, 3, 4, 6)
+    tokens = model.tokenize(image)
+    assert tokens.x.shape == (2, 4, model.spec.input_width)
+    for index, (row, column) in enumerate(itertools.product(range(2), range(2))):
+        part = image[:, :, 2 * row : 2 * row + 2, 3 * column : 3 * column + 3]
+        assert torch.equal(tokens.x[:, index, :18], part.flatten(1)), "channel by channel, rows and columns within"
+    positions = fourier_positions((2, 2), bands=4, resolution=(2, 2)).flatten(0, 1)
+    assert torch.equal(tokens.x[1, :, 18:], positions)
+    assert model(image).shape == (2, 5)
+    sound = spec_named("perceiver_mu_patch16_sound80")
+    assert isinstance(sound, Spec)
+    assert (sound.takes, sound.patch, sound.layout.grid, sound.resolution) == (("sound",), (16,), (5,), (5,))
+    assert spec_named("perceiver_mu_patch4_32").layout.grid == (8, 8)  # type: ignore[union-attr]
+
+
+def test_inputs_may_have_patches_of_their_own() -> None:
+    both = small(image_size=(4, 6), more_inputs=[{**SOUND[0], "patch": [8]}])
+    assert both.tokenize(torch.randn(2, 3, 4, 6), torch.randn(2, 2, 40)).layout == both.spec.layout
+    assert both.spec.layout.grid == (24 + 5,)
+
+
 def test_the_papers_model_has_the_papers_size() -> None:
     spec = spec_named("perceiver_base_224")
     assert isinstance(spec, Spec)
@@ -238,10 +262,14 @@ def test_images_alone_are_not_enough_for_other_inputs(more: dict[str, Any]) -> N
         ({"more_inputs": [{"name": "sound"}]}, ["more_inputs.0.size is required"]),
         ({"more_inputs": [{"name": "sound", "size": [2, 2, 2, 2]}]}, ["more_inputs.0.size", "at most 3"]),
         ({"latents": 4}, ["no setting 'latents'", "num_latents"]),
+        ({"patch": 5}, ["patch must divide the image size", "32 x 32, patch 5 x 5", "30 x 30 or 35 x 35"]),
+        ({"patch": [4]}, ["patches of 1 dimensions", "32 x 32, patch 4"]),
+        ({"patch": 0}, ["patch", "greater than 0"]),
+        ({"more_inputs": [{"name": "sound", "size": [40], "patch": [16]}]}, ["patch must divide", "40, patch 16"]),
     ],
 )
 def test_bad_specifications(fields: dict[str, Any], words: list[str]) -> None:
-    with pytest.raises(SpecError) as refused:
+    with pytest.raises((SpecError, ShapeError)) as refused:
         spec_named(MU).override(fields)
     assert all(word in str(refused.value) for word in words), str(refused.value)
 

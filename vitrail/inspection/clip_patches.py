@@ -40,6 +40,8 @@ class ClipPatches(NamedTuple):
     """Tokens that stand before those of the clip."""
     cut: bool
     """Whether the input is cut as it is; otherwise convolutions come first, and a token stands for their outputs."""
+    embedded: bool
+    """Whether a patch is projected linearly; a Perceiver's latents read its samples as they are."""
 
     @property
     def form(self) -> str:
@@ -139,9 +141,10 @@ def new_patches(content: Path | bytes, clip: str, model: str, spec: Any, preproc
         inputs=inputs if preprocess.modality == "video" else inputs[0],
         preprocess=preprocess,
         grid=spec.layout.grid,
-        patch=(1,) * len(spec.image_size) if stem is None else stem.cell,
+        patch=getattr(spec, "stem", spec).cell,
         prefix=() if stem is None else prefix_names(spec),
         cut=stem is None or stem.name == "patch",
+        embedded=stem is not None,
     )
 
 

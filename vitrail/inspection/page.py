@@ -26,7 +26,7 @@ from vitrail.model.perceiver import Perceiver
 from vitrail.model.vit import VisionTransformer
 from vitrail.pages import render_template
 from vitrail.run.predictor import calibration_of
-from vitrail.tokens import Layout
+from vitrail.tokens import Layout, cut
 
 MAX_ATTENTION = 2_300_000  # characters of packed attention
 SHADES = (255, 63, 31, 15)
@@ -134,7 +134,7 @@ def _latent_data(explanation: Explanation, model: Perceiver) -> dict[str, Any]:
         "rows": 1 + num_latents,
         "latents": num_latents,
         "prefix": [],
-        **_pack_attention(layers, Layout(tuple(explanation.inputs.shape[2:])), 1 + num_latents),
+        **_pack_attention(layers, Layout(cut(tuple(explanation.inputs.shape[2:]), model.spec.cell)), 1 + num_latents),
     }
 
 

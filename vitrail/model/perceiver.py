@@ -1,6 +1,7 @@
 """The Perceiver (Jaegle et al., arXiv 2103.03206): a few learned latents read any number of inputs by cross-attention.
 
-Inputs are single pixels or samples of sound, without patches: their channels, and Fourier features of their positions.
+Inputs are single pixels or samples of sound: their channels, and Fourier features of their positions. With `patch`,
+neighbours are one input together, as the samples of raw sound are in the paper; nothing is embedded or convolved.
 Each stage is a cross-attention from latents to inputs and a stack of self-attention blocks among latents (figure 1), so
 time and memory are linear in the number of inputs. As in the paper, stages share their weights, except that the first
 cross-attention has its own, and queries, keys and values of cross-attention are as wide as an input.
@@ -8,6 +9,7 @@ cross-attention has its own, and queries, keys and values of cross-attention are
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from itertools import islice
@@ -27,10 +29,10 @@ from vitrail.nn.dot_product import check_heads
 from vitrail.nn.encoder import build_encoder
 from vitrail.nn.fourier import fourier_positions, fourier_width
 from vitrail.nn.head import mean_of_cells
-from vitrail.tokens import Layout, Tokens, check_input, format_size
+from vitrail.tokens import Layout, Tokens, check_input, cut, format_size
 
 FieldName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
-Resolution = Annotated[
+Sides = Annotated[
     tuple[PositiveInt, ...],
     BeforeValidator(lambda value: () if value is None else spec.to_pair(value)),
     Field(max_length=3),
@@ -46,24 +48,36 @@ class InputSpec(spec.Spec):
     name: FieldName
     channels: PositiveInt = 1
     size: spec.SizeNd
-    resolution: Resolution = ()
-    """The highest frequency of its positions is half of this, along each axis; by default its size."""
+    patch: Sides = ()
+    """The neighbours that are one input together, along each axis; by default each is its own."""
+    resolution: Sides = ()
+    """The highest frequency of its positions is half of this, along each axis; by default the number of inputs."""
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
-        pin_resolution(self, self.size)
+        pin_resolution(self, self.grid)
         return self
 
+    @property
+    def cell(self) -> tuple[int, ...]:
+        """The part of the input that one token covers."""
+        return self.patch or (1,) * len(self.size)
 
-def pin_resolution(owner: InputSpec | Spec, size: tuple[int, ...]) -> None:
-    """Set the resolution to the size unless it is set: it stays when the size is overridden later, as weights do."""
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """The number of tokens along each axis."""
+        return cut(self.size, self.cell)
+
+
+def pin_resolution(owner: InputSpec | Spec, grid: tuple[int, ...]) -> None:
+    """Set the resolution to the grid unless it is set: it stays when the size is overridden later, as weights do."""
     if not owner.resolution:
-        object.__setattr__(owner, "resolution", size)  # specifications are frozen once they are checked
-    if len(owner.resolution) != len(size):
+        object.__setattr__(owner, "resolution", grid)  # specifications are frozen once they are checked
+    if len(owner.resolution) != len(grid):
         raise SpecError(
             "resolution needs a number for each dimension of an input.",
-            got=f"resolution {format_size(owner.resolution)}, size {format_size(size)}.",
-            hint=f"resolution={list(size)}.",
+            got=f"resolution {format_size(owner.resolution)}, size {format_size(grid)}.",
+            hint=f"resolution={list(grid)}.",
         )
 
 
@@ -76,8 +90,10 @@ class Spec(ImageSpec):
     num_classes: NonNegativeInt = 1000
     input_name: FieldName = "image"
     """The field of a batch that the first input is."""
-    resolution: Resolution = ()
-    """The highest frequency of its positions is half of this, along each axis; by default `image_size`."""
+    patch: Sides = ()
+    """Of the first input: the neighbours that are one input together, along each axis; by default each is its own."""
+    resolution: Sides = ()
+    """The highest frequency of its positions is half of this, along each axis; by default the number of inputs."""
     more_inputs: tuple[InputSpec, ...] = ()
     """Further inputs."""
     bands: PositiveInt = 64
@@ -99,7 +115,7 @@ class Spec(ImageSpec):
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
-        pin_resolution(self, self.image_size)
+        pin_resolution(self, cut(self.image_size, self.cell))
         check_heads(self.width, self.heads)
         if len(set(self.takes)) < len(self.takes):
             raise SpecError(
@@ -114,9 +130,18 @@ class Spec(ImageSpec):
     def inputs(self) -> tuple[InputSpec, ...]:
         """All inputs."""
         first = InputSpec(
-            name=self.input_name, channels=self.channels, size=self.image_size, resolution=self.resolution
+            name=self.input_name,
+            channels=self.channels,
+            size=self.image_size,
+            patch=self.patch,
+            resolution=self.resolution,
         )
         return (first, *self.more_inputs)
+
+    @property
+    def cell(self) -> tuple[int, ...]:
+        """The part of the first input that one token covers."""
+        return self.patch or (1,) * len(self.image_size)
 
     @property
     def takes(self) -> tuple[str, ...]:
@@ -127,8 +152,8 @@ class Spec(ImageSpec):
     def layout(self) -> Layout:
         """The grid of the only input, or the number of all inputs."""
         if not self.more_inputs:
-            return Layout(self.image_size)
-        return Layout((sum(Layout(each.size).num_cells for each in self.inputs),))
+            return Layout(cut(self.image_size, self.cell))
+        return Layout((sum(Layout(each.grid).num_cells for each in self.inputs),))
 
     @property
     def latent_layout(self) -> Layout:
@@ -142,12 +167,12 @@ class Spec(ImageSpec):
 
     @property
     def input_width(self) -> int:
-        """The number of values of one input: channels, position and, if there are several inputs, modality."""
+        """The number of values of one token: channels, position and, if there are several inputs, modality."""
         widest = max(self._own_width(each) for each in self.inputs)
         return widest + (MIN_MODALITY_WIDTH if self.more_inputs else 0)
 
     def _own_width(self, each: InputSpec) -> int:
-        return each.channels + fourier_width(len(each.size), self.bands)
+        return each.channels * math.prod(each.cell) + fourier_width(len(each.size), self.bands)
 
     @property
     def inner_width(self) -> int:
@@ -225,7 +250,7 @@ class Perceiver(Classifier):
         return "cross.0.attn.kv.weight"
 
     def tokenize(self, *inputs: Float[Tensor, "B C *size"]) -> Tokens:
-        """One token per pixel or sample: its channels, the features of its position and, if several, its modality."""
+        """One token per pixel, sample or patch: its values, its position's features and, if several, its modality."""
         if len(inputs) != len(self.TAKES):
             raise ShapeError(
                 f"the model takes {' and '.join(self.TAKES)}.",
@@ -241,12 +266,12 @@ class Perceiver(Classifier):
     def _to_tokens(self, own: InputSpec, x: Float[Tensor, "B C *size"]) -> Tokens:
         """The tokens of one input, at any size."""
         check_input(x, own.channels, len(own.size))
-        grid = tuple(x.shape[2:])
+        grid = cut(tuple(x.shape[2:]), own.cell)
         positions = fourier_positions(grid, bands=self.spec.bands, resolution=own.resolution, device=x.device)
         rows = [positions.flatten(0, -2).to(x.dtype)[None].expand(x.shape[0], -1, -1)]
         if own.name in self.modality:
             rows.append(self.modality[own.name].to(x.dtype).expand(x.shape[0], rows[0].shape[1], -1))
-        return Tokens(torch.cat([x.flatten(2).transpose(1, 2), *rows], dim=2), Layout(grid))
+        return Tokens(torch.cat([_cut_input(x, grid, own.cell), *rows], dim=2), Layout(grid))
 
     def iter_blocks(self) -> Iterator[Block]:
         """The blocks in the order in which they are applied; shared ones come several times."""
@@ -292,6 +317,16 @@ class Perceiver(Classifier):
         return total
 
 
+def _cut_input(
+    x: Float[Tensor, "B C *size"], grid: tuple[int, ...], cell: tuple[int, ...]
+) -> Float[Tensor, "B N values"]:
+    """The values of each patch, channel by channel; a patch of one is a pixel or a sample with its channels."""
+    sides = [side for pair in zip(grid, cell, strict=True) for side in pair]
+    split = x.reshape(x.shape[0], x.shape[1], *sides)
+    places, inside = range(2, split.ndim, 2), range(3, split.ndim, 2)
+    return split.permute(0, *places, 1, *inside).flatten(1, len(grid)).flatten(2)
+
+
 Model = Perceiver
 
 # `mu` is for tests, `nano` for small images on a few cores, `base` is the paper's for ImageNet. Small ones have several
@@ -303,15 +338,20 @@ SIZES = {
     "tiny": (96, 192, 4, 3, 6, 384, 24, 4, 96),
     "base": (512, 1024, 8, 6, 8, 1024, 64),
 }
-GRAMMAR = re.compile(rf"perceiver_(?P<size>{'|'.join(SIZES)})_(?P<sound>sound)?(?P<image>[0-9]{{1,6}})")
+GRAMMAR = re.compile(
+    rf"perceiver_(?P<size>{'|'.join(SIZES)})_(patch(?P<patch>[0-9]{{1,4}})_)?(?P<sound>sound)?(?P<image>[0-9]{{1,6}})"
+)
 
 
 def spec_named(name: str) -> Spec | None:
-    """Return the specification for a name such as `perceiver_nano_28` or `perceiver_nano_sound8000`, or None."""
+    """The specification for a name such as `perceiver_nano_28` or `perceiver_nano_patch64_sound8000`, or None."""
     match = GRAMMAR.fullmatch(name)
     if match is None:
         return None
     fields: dict[str, Any] = dict(zip(FIELDS, SIZES[match["size"]], strict=False))
     if match["sound"]:
-        return Spec.parse(fields | {"image_size": [int(match["image"])], "input_name": "sound", "channels": 1})
-    return Spec.parse(fields | {"image_size": int(match["image"])})
+        fields |= {"input_name": "sound", "channels": 1}
+    for key, number in (("image_size", match["image"]), ("patch", match["patch"])):
+        if number:
+            fields[key] = [int(number)] if match["sound"] else int(number)
+    return Spec.parse(fields)

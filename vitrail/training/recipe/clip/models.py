@@ -120,12 +120,12 @@ def fit_preprocess(
 
     The length is rounded up to whole patches. With `sized`, the size of the model's input stays.
     """
-    modality, size, cell = spec.takes[0], spec.image_size, getattr(spec, "stem", None)
+    modality, size = spec.takes[0], spec.image_size
+    cell: tuple[int, ...] = getattr(spec, "stem", spec).cell  # type: ignore[attr-defined]
     default: Any = plug.load(catalogue.PREPARATIONS, modality).Spec.of_size(size)
     assert measured is not None
     rate, seconds = measured
     seconds = min(seconds, MAX_SECONDS[modality])
-    cells = cell.cell if cell is not None else (1,) * len(size)
     if modality == "video":
         low, high = FRAME_RATES
         fitted: Spec = default.override({"rate": float(min(max(size[0] / max(seconds, 1e-3), low), high))})
@@ -133,7 +133,7 @@ def fit_preprocess(
     sound: SoundPreprocess = default.override({"rate": int(min(rate, MAX_SOUND_RATE))}).override_words(words)
     if not any(word.startswith("seconds=") for word in words):
         sound = sound.with_size(size) if sized else sound.override({"seconds": seconds})
-    return sound.whole_cells(cells)
+    return sound.whole_cells(cell)
 
 
 def _model_of_run(
