@@ -49,6 +49,11 @@ class ImageSpec(Spec):
         return ("image",)
 
     @property
+    def cell(self) -> tuple[int, ...]:
+        """The part of an input that a token stands for: its sides divide those of every input."""
+        return (1,) * len(self.image_size)
+
+    @property
     def layout(self) -> Layout:
         """The layout of the tokens of an input of `image_size`."""
         raise NotImplementedError

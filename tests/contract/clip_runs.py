@@ -18,7 +18,13 @@ MODELS = {
     "perceiver_patches": "perceiver_mu_patch16_sound1600",
     "video": "vit_mu_patch2x8_gap_video4x16",
 }
-GRIDS = {"waveform": (40,), "spectrogram": (2, 5), "perceiver": (3200,), "perceiver_patches": (200,), "video": (2, 2, 2)}
+GRIDS = {
+    "waveform": (40,),
+    "spectrogram": (2, 5),
+    "perceiver": (3200,),
+    "perceiver_patches": (200,),
+    "video": (2, 2, 2),
+}
 """Of the clips below, which are 0.4 seconds long."""
 CLASSES = ("high", "low")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,20 @@ def test_a_run_learns_and_is_opened_again(home: Path) -> None:
 def test_training_continues_from_its_weights(home: Path, tmp_path: Path) -> None:
     train(home / "data", weights=home / "run", recipe="finetune", run=tmp_path / "run", settings=["steps=2"])
     assert load(tmp_path / "run").spec.resolution == (16, 16)
+
+
+def test_patches_are_explained_and_exported_at_any_size(home: Path, tmp_path: Path) -> None:
+    learn(home / "data", tmp_path / "run", "steps=2", model="perceiver_mu_patch4_16")
+    proof = export(
+        tmp_path / "run", format="onnx", data=home / "data", out=tmp_path / "out", dynamic=True, seconds=0.02
+    )
+    assert proof["max_logit_diff"] < 1e-4
+    assert proof["other_size"]["max_logit_diff"] < 1e-3
+    found = explain(fill(load(tmp_path / "run"), 0.3).eval(), random_image())
+    assert found.heatmaps["relevance"].shape[1:] == (4, 4)
+    page = found.page()
+    assert re.search(r"Each of the 4 . 4 patches of 4 . 4 pixels is an input", page)
+    assert page_data(found)["attention"]["latents"] == 8
 
 
 @pytest.mark.parametrize("form", plug.entries(FORMATS))

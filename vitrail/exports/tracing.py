@@ -33,8 +33,7 @@ def dynamic_shapes(graph: Graph, *, dynamic: bool) -> dict[str, Any]:
     shapes: dict[int, Any] = {0: torch.export.Dim("batch", min=1, max=MAX_BATCH)}
     if dynamic:
         first = 1 if graph.input_dtype == "uint8" else 2
-        cell = graph.model.spec.stem.cell if hasattr(graph.model.spec, "stem") else (1, 1)
-        for axis, (name, side) in enumerate(zip(("rows", "columns"), cell, strict=True)):
+        for axis, (name, side) in enumerate(zip(("rows", "columns"), graph.model.spec.cell, strict=True)):
             # The tracer specializes dimensions of size one.
             number = torch.export.Dim(name, min=2, max=2**15)
             shapes[first + axis] = side * number if side > 1 else number

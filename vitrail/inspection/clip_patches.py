@@ -141,7 +141,7 @@ def new_patches(content: Path | bytes, clip: str, model: str, spec: Any, preproc
         inputs=inputs if preprocess.modality == "video" else inputs[0],
         preprocess=preprocess,
         grid=spec.layout.grid,
-        patch=getattr(spec, "stem", spec).cell,
+        patch=spec.cell,
         prefix=() if stem is None else prefix_names(spec),
         cut=stem is None or stem.name == "patch",
         embedded=stem is not None,

@@ -141,7 +141,7 @@ class Spec(ImageSpec):
     @property
     def cell(self) -> tuple[int, ...]:
         """The part of the first input that one token covers."""
-        return self.patch or (1,) * len(self.image_size)
+        return self.patch or super().cell
 
     @property
     def takes(self) -> tuple[str, ...]:

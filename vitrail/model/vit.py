@@ -100,6 +100,11 @@ class Spec(ImageSpec):
         return (self.input_name,)
 
     @property
+    def cell(self) -> tuple[int, ...]:
+        """The part of an input that a token stands for."""
+        return self.stem.cell
+
+    @property
     def num_prefix(self) -> int:
         """The number of tokens before those of the grid."""
         return self.class_token + self.distilled + self.registers
@@ -107,7 +112,7 @@ class Spec(ImageSpec):
     @property
     def layout(self) -> Layout:
         """The layout of the tokens of an input of `image_size`."""
-        return Layout(cut(self.image_size, self.stem.cell), self.num_prefix)
+        return Layout(cut(self.image_size, self.cell), self.num_prefix)
 
     @property
     def table_layout(self) -> Layout:

@@ -192,7 +192,7 @@ def _trained_on(model: str | Path, data: str | Path | None) -> bool:
 
 def _check_other_size(network: Classifier, build: Build) -> dict[str, Any]:
     """Compare a dynamic export with PyTorch at a size that it was not traced with."""
-    cell = network.spec.stem.cell if hasattr(network.spec, "stem") else (1, 1)
+    cell = network.spec.cell
     rows, columns = network.preprocess.size
     size = (rows + cell[0], columns + 2 * cell[1])
     pixels = np.random.default_rng(0).integers(0, 256, (2, *size, network.preprocess.channels), dtype=np.uint8)

@@ -121,7 +121,6 @@ def fit_preprocess(
     The length is rounded up to whole patches. With `sized`, the size of the model's input stays.
     """
     modality, size = spec.takes[0], spec.image_size
-    cell: tuple[int, ...] = getattr(spec, "stem", spec).cell  # type: ignore[attr-defined]
     default: Any = plug.load(catalogue.PREPARATIONS, modality).Spec.of_size(size)
     assert measured is not None
     rate, seconds = measured
@@ -133,7 +132,7 @@ def fit_preprocess(
     sound: SoundPreprocess = default.override({"rate": int(min(rate, MAX_SOUND_RATE))}).override_words(words)
     if not any(word.startswith("seconds=") for word in words):
         sound = sound.with_size(size) if sized else sound.override({"seconds": seconds})
-    return sound.whole_cells(cell)
+    return sound.whole_cells(spec.cell)
 
 
 def _model_of_run(
