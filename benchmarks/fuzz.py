@@ -2,13 +2,13 @@
 
     python benchmarks/fuzz.py benchmarks/fuzz.json --images 1000 --weights 1000 --runs 1000 --flips 1000
 
-Mutates images, weight files, and the files of a finished run and of its exports without their sums; sends mutated
-requests to a running service; and flips single bits of a finished and of a half-finished run with their sums. Each seed
-is one file or request; the counts go on where the JSON document says they stopped, so that a long campaign is many
-short ones. Findings keep their seed: `--seed KIND NUMBER` repeats one. An outcome is `ok` (decoded, or answered),
-`refused` (one VitrailError, a status of 400 or more, or a closed connection), `same` (opens, with the same
-predictions), `other` (opens, with others: for a mutation without sums that is its right, for a flipped bit a finding),
-or a finding. A worker process that hangs or dies is replaced.
+Mutates images, weight files, data of every layout, clips, and the files of a finished run and of its exports without
+their sums; sends mutated requests to a running service; and flips single bits of a finished and of a half-finished run
+with their sums. Each seed is one file or request; the counts go on where the JSON document says they stopped, so that a
+long campaign is many short ones. Findings keep their seed: `--seed KIND NUMBER` repeats one. An outcome is `ok`
+(decoded, or answered), `refused` (one VitrailError, a status of 400 or more, or a closed connection), `same` (opens,
+with the same predictions), `other` (opens, with others: for a mutation without sums that is its right, for a flipped
+bit a finding), or a finding. A worker process that hangs or dies is replaced. fuzz_guided.py mutates by coverage.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any
 import fuzz_inputs
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-KINDS = ("images", "weights", "runs", "exports", "requests", "flips", "half_flips")
+KINDS = ("images", "weights", "data", "runs", "exports", "requests", "flips", "half_flips")
 MAX_SECONDS = 10.0  # of one file; the limits for a user, on an idle machine, are shorter
 BATCH = 50
 INTERESTING = (b"[", b"{", b'"', b"-1", b"1e999", b"NaN", b"9" * 30, b"null", b"true", b"&a ", b"*a", b"\0", b"\xff")
@@ -79,6 +79,7 @@ class Bench:
         self.resumed = self.resume(root / "half")
         self.exported = {path: self.answer(path) for path in sorted((root / "exports").iterdir())}
         self.inputs = fuzz_inputs.ImageInputs(mutate)
+        self.data_inputs = fuzz_inputs.DataInputs(place, mutate)
         self.service: fuzz_inputs.RequestInputs | None = None
         self.decode_guarded()
         sys.addaudithook(self.audit)
@@ -177,6 +178,12 @@ class Bench:
     def images(self, rng: random.Random) -> tuple[str, str]:
         """A mutated image."""
         start, file = self.inputs.attempt(rng)
+        outcome = self.outcome(start, True)
+        return ("ok" if outcome == "same" else outcome), file
+
+    def data(self, rng: random.Random) -> tuple[str, str]:
+        """A mutated file of a data set, or a mutated clip."""
+        start, file = self.data_inputs.attempt(rng)
         outcome = self.outcome(start, True)
         return ("ok" if outcome == "same" else outcome), file
 

@@ -1,9 +1,10 @@
-"""What fuzz.py mutates besides the files of a run: encoded images, and HTTP requests to a running service."""
+"""What fuzz.py mutates besides the files of a run: images, data of every layout, clips, and HTTP requests."""
 
 from __future__ import annotations
 
 import io
 import random
+import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,22 @@ WORDS = (
     *(b"Transfer-Encoding: chunked", b"--b", b"filename=", b'"', b"%00", b"../", b"?top=", b"-1", b"1e9", b"\xff\xfe"),
 )
 """Pieces that requests are made of."""
+TABLE_WORDS = (
+    b",",
+    b"\t",
+    b'"',
+    b"\n",
+    b"\0",
+    b"\xff",
+    b"../",
+    b"/dev/zero",
+    b"9" * 30,
+    b"-1",
+    b"nan",
+    b"train",
+    b"{}",
+)
+"""Pieces that tables are made of."""
 RESPONSE_SECONDS = 20.0  # above the service's own deadline for receiving a request
 MEMORY_EVERY = 1000  # requests
 Mutate = Callable[[bytes, random.Random, tuple[bytes, ...]], bytes]
@@ -89,6 +106,65 @@ class ImageInputs:
             return decode_image(content, name=name, target_size=lambda _y, _x: (16, 16)).shape[2] == 3
 
         return decode, name.split()[0]
+
+
+class DataInputs:
+    """Data of every layout with a mutated file, checked as `vitrail check` does, and clips, read as models do."""
+
+    def __init__(self, place: Path, mutate: Mutate) -> None:
+        from tests.contract import small_clips
+        from tests.contract.layouts import LAYOUTS, samples
+
+        self.mutate, self.target = mutate, place / "data"
+        self.layouts: dict[str, tuple[Path, Path]] = {}
+        for name, layout in LAYOUTS.items():
+            root = place / "layouts" / name
+            root.mkdir(parents=True)
+            location = layout.write(root, samples(**layout.options))
+            self.layouts[name] = root, Path(location).relative_to(root)
+        wave = np.random.default_rng(0).uniform(-0.5, 0.5, 4000).astype(np.float32)
+        self.clips = {
+            "wav": small_clips.wav(wave, 8000),
+            "flac": small_clips.wav(wave, 8000, format="FLAC", subtype="PCM_16"),
+            "mp4": small_clips.ramp_video(num_frames=8, sound=wave, sound_rate=8000),
+            "avi": small_clips.ramp_video(num_frames=8, format="avi"),
+        }
+        self.names = sorted((*self.layouts, *self.clips))
+
+    def attempt(self, rng: random.Random) -> tuple[Callable[[], Any], str]:
+        """What to start, and the layout or format."""
+        name, pieces = rng.choice(self.names), rng.choice((NUMBERS, TABLE_WORDS))
+        if name in self.clips:
+            content = self.mutate(self.clips[name], rng, pieces)
+            return lambda: read_clip(content, name), name
+        root, location = self.layouts[name]
+        shutil.rmtree(self.target, ignore_errors=True)
+        shutil.copytree(root, self.target)
+        files = sorted(path for path in self.target.rglob("*") if path.is_file())
+        path = rng.choice([path for path in files if path.suffix != ".png"] or files)
+        path.write_bytes(self.mutate(path.read_bytes(), rng, pieces))
+        return lambda: check_data(self.target / location), name
+
+
+def check_data(path: Path) -> bool:
+    """Open data and check all of it."""
+    from vitrail.data.check import check_source
+    from vitrail.data.find import open_data
+
+    check_source(open_data(path), workers=1)
+    return True
+
+
+def read_clip(content: bytes, suffix: str) -> bool:
+    """Read a clip as a model takes it."""
+    from vitrail.data.prepare import sound, video
+
+    name, parts = f"clip.{suffix}", []
+    if suffix != "avi":  # which has no sound
+        parts.append(sound.Spec(rate=8000, seconds=0.25).read(content, name=name))
+    if suffix in ("avi", "mp4"):
+        parts.append(video.Spec.of_size((4, 16, 16)).read(content, name=name))
+    return all(len(part) for part in parts)
 
 
 class RequestInputs:
