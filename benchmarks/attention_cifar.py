@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from side_by_side import COMMON, Results, drop_unfinished_seeds, mean_and_interval, new_parser, run_all
+from side_by_side import COMMON, Results, check_unfinished_seeds, mean_and_interval, new_parser, run_all
 
 VIT = "vit_nano_conv4_32"
 METHODS: dict[str, tuple[str, ...]] = {
@@ -95,7 +95,7 @@ def main() -> None:
         for seed in range(args.seeds)
         for method in methods
     }
-    drop_unfinished_seeds(jobs, results)
+    check_unfinished_seeds(jobs, results, restart=args.restart)
     rows = run_all(jobs, results)
     results.write(
         {

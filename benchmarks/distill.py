@@ -7,7 +7,7 @@ Two teachers are trained on the same images first: a ResNet and a Vision Transfo
 of theirs costs 1.2 and 1.8 times as much as one of the student. The students are plain: without a teacher, with hard
 and soft labels from the ResNet, with a distillation token, and with the transformer as their teacher. The seeds are the
 students': all have the same images and the same teachers. Every run has one core, its minutes are processor minutes,
-and the teacher's passes count as the student's time; with `--draws` it is asked once about each image and augmentation.
+and the teacher's passes count as the student's time; with `--draws` its answers are kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from side_by_side import (
     COMMON,
     Results,
-    drop_unfinished_seeds,
+    check_unfinished_seeds,
     mean_and_interval,
     new_parser,
     run_all,
@@ -72,7 +72,7 @@ def main() -> None:
                 path = str(place(f"teacher-{teacher}"))
                 draws = f"augment.draws={args.draws}"
                 taught[key] = words(key, "distill", args.minutes, *common, "--teacher", path, draws)
-    drop_unfinished_seeds([f"{name}-{seed}" for name in STUDENTS for seed in seeds], results)
+    check_unfinished_seeds([f"{name}-{seed}" for name in STUDENTS for seed in seeds], results, restart=args.restart)
     if any(key not in results.rows for key in taught):
         for name in TEACHERS:  # of an earlier session, whose runs are gone
             if not place(f"teacher-{name}").is_dir():

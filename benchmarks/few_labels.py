@@ -20,7 +20,7 @@ from side_by_side import (
     COMMON,
     Results,
     Rows,
-    drop_unfinished_seeds,
+    check_unfinished_seeds,
     mean_and_interval,
     new_parser,
     run_all,
@@ -70,7 +70,7 @@ def main() -> None:
         for method in args.methods.split(",")
     }
     results = Results(args.out, {"minutes": args.minutes, "model": MODEL})
-    drop_unfinished_seeds(keys, results)
+    check_unfinished_seeds(keys, results, restart=args.restart)
     jobs = {
         name: commands(method, write_part(args.data, args.work, num, seed), args.minutes, seed, args.work / name)
         for name, (method, num, seed) in keys.items()
@@ -85,12 +85,12 @@ def main() -> None:
 def summarise(rows: Rows) -> list[dict[str, Any]]:
     """The mean accuracy of each method and number of labels over its seeds, those of earlier sessions included.
 
-    `gain` is what it adds to training from scratch with the same seed, and so on the same kind of processor.
+    `gain` is what it adds to training from scratch with the same seed on the same kind of processor.
     """
-    groups: dict[tuple[str, int], dict[str, float]] = {}
+    groups: dict[tuple[str, int], dict[tuple[str, str], float]] = {}
     for name, row in rows.items():
         method, labels, seed = name.rsplit("-", 2)
-        groups.setdefault((method, int(labels)), {})[seed] = row["accuracy"]
+        groups.setdefault((method, int(labels)), {})[seed, row["cpu"]] = row["accuracy"]
     summary = []
     for (method, labels), values in sorted(groups.items(), key=lambda group: (group[0][1], group[0][0])):
         scratch = groups.get((METHODS[0], labels), {})

@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-from side_by_side import COMMON, Results, drop_unfinished_seeds, mean_and_interval, new_parser, run_all
+from side_by_side import COMMON, Results, check_unfinished_seeds, mean_and_interval, new_parser, run_all
 
 METHODS = ("probe", "pretrain", "noisy_student", "pretrain+noisy_student")
 NUM_LABELLED = 5  # per breed
@@ -69,7 +69,7 @@ def main() -> None:
         for method in METHODS:
             words = commands(method, data, args.weights, args.minutes, args.work / f"{method}-{seed}")
             jobs[f"{method}-{seed}"] = [[*each, "--seed", str(seed)] for each in words]
-    drop_unfinished_seeds(jobs, results)
+    check_unfinished_seeds(jobs, results, restart=args.restart)
     rows = run_all(jobs, results)
     results.write(
         {

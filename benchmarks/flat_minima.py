@@ -13,8 +13,8 @@ from typing import Any
 from side_by_side import (
     COMMON,
     Results,
+    check_unfinished_seeds,
     classifier_row,
-    drop_unfinished_seeds,
     mean_and_interval,
     new_parser,
     run_all,
@@ -35,7 +35,7 @@ def main() -> None:
     args = new_parser(minutes=10.0).parse_args()
     work, seeds = args.work, range(args.seeds)
     results = Results(args.out, {"minutes": args.minutes, "rho": RHO, "model": MODEL, "images": NUM_IMAGES})
-    drop_unfinished_seeds([f"{name}-{seed}" for name in NAMES for seed in seeds], results)
+    check_unfinished_seeds([f"{name}-{seed}" for name in NAMES for seed in seeds], results, restart=args.restart)
     data = {seed: str(write_part(args.data, work, NUM_IMAGES, seed)[0]) for seed in seeds}
 
     def job(name: str, seed: int, *more: str) -> list[list[str]]:

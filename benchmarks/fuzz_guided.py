@@ -26,9 +26,6 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 MAX_SECONDS, MAX_MIB, MAX_LENGTH = 10, 1024, 65_536
-CONFIG = b"kind: classification\nobjective: classify\nmodel:\n  name: vit_mu_patch4_8\n  num_classes: 10\n"
-RESULT = b'{"recipe": "scratch", "steps": 4, "seconds": 1.5, "val": {"top1": 0.5, "n": 8, "interval": [0.2, 0.8]}}'
-CALIBRATION = b'{"temperature": 1.2, "thresholds": [0.1, 0.2], "unknown": null}'
 Try = Callable[[bytes], object]
 
 
@@ -41,6 +38,16 @@ def file_target(suffix: str, read: Callable[[Path], object]) -> Try:
         read(path)
 
     return attempt
+
+
+def small_run() -> Path:
+    """A finished run, whose files mutations start from."""
+    import vitrail
+
+    run = Path(tempfile.mkdtemp(prefix="vitrail-guided-")) / "run"
+    settings = ("steps=2", "batch_size=32", "precision=float32", "cache_gb=0.0", "workers=0")
+    vitrail.train("digits", recipe="scratch", model="vit_mu_patch4_8", run=run, settings=settings, report=False)
+    return run
 
 
 def build_target(name: str) -> tuple[Try, list[bytes]]:
@@ -76,12 +83,13 @@ def build_target(name: str) -> tuple[Try, list[bytes]]:
         if name == "wav":
             inputs = fuzz_inputs.DataInputs(place, lambda content, *_: content)
             return lambda content: fuzz_inputs.read_clip(content, "wav"), [inputs.clips["wav"], inputs.clips["flac"]]
-        run = Path(tempfile.mkdtemp(prefix="vitrail-guided-"))
-        file, read, start = {
-            "config": ("config.yaml", directory.stored_config, CONFIG),
-            "result": ("result.json", directory.read_result, RESULT),
-            "calibration": ("calibration.json", read_calibration, CALIBRATION),
+        run = small_run()
+        file, read = {
+            "config": ("config.yaml", directory.stored_config),
+            "result": ("result.json", directory.read_result),
+            "calibration": ("calibration.json", read_calibration),
         }[name]
+        start = (run / file).read_bytes()
 
         def read_run(content: bytes) -> None:
             (run / file).write_bytes(content)
@@ -147,13 +155,14 @@ def main() -> None:
     coverage = re.findall(r"cov: (\d+)", done.stderr)
     row |= {"coverage": int(coverage[-1]) if coverage else None, "corpus": sum(1 for _ in corpus.iterdir())}
     row["findings"] = sorted(path.name for path in set(corpus.glob("finding-*")) - known)
-    if done.returncode:
+    if done.returncode or not row["inputs"]:
         row["error"] = done.stderr[-1500:]
     print(json.dumps({args.target: row}, indent=1))
     if args.out is not None:
         stored = json.loads(args.out.read_text()) if args.out.is_file() else {}
         stored.setdefault(args.target, []).append(row)
         args.out.write_text(json.dumps(stored, indent=1) + "\n")
+    sys.exit(1 if "error" in row else 0)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 Each kill -9 comes after a random part of the time that the undisturbed command took, so that it may meet the start,
 the steps, a change of stage, an evaluation, or the files that are written at the end. Then the same command runs to its
 end, and every file must have the same contents (weights, EMA, optimizer, metrics, predictions; without times). A killed
-export must leave nothing behind, or all of it. Finished rows of the document are not run again.
+export must leave nothing at its place, or all of it. Finished rows of the document are not run again.
 
 A probe's number format is measured when it starts, so it is set to float32 here, as `precision` is for the others.
 """
@@ -86,8 +86,11 @@ def without_run(words: list[str]) -> list[str]:
 
 
 def contents(name: str, path: Path) -> dict[str, Any]:
-    """The files that must be the same; of an export, the model, since the rest holds measured times."""
-    return {"model.onnx": (path / "model.onnx").read_bytes()} if name == "export" else bits(path)
+    """The files that must be the same; of an export, the model, since the rest holds measured times: its names."""
+    if name != "export":
+        return bits(path)
+    names = {str(file.relative_to(path)): b"" for file in path.rglob("*") if file.is_file()}
+    return names | {"model.onnx": (path / "model.onnx").read_bytes() if "model.onnx" in names else b""}
 
 
 def difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
@@ -117,7 +120,9 @@ def kill_command(forge: Forge, place: Path, name: str, words: list[str], num_kil
             time.sleep(rng.uniform(0.0, seconds))
             os.kill(pid, signal.SIGKILL)
             code = forge.wait(pid)
-            kills, ended = kills + (code == KILLED), ended + (code != KILLED)
+            kills, ended = kills + (code == KILLED), ended + (code == 0)
+            if code not in (0, KILLED):
+                failures.append(f"kill {kills}: exit {code}: {log.read_text()[-500:]}")
             if name == "export" and disturbed.exists() and contents(name, disturbed) != expected:
                 failures.append(f"kill {kills}: half an export")
         again = [*words, option, str(disturbed)]
@@ -126,7 +131,8 @@ def kill_command(forge: Forge, place: Path, name: str, words: list[str], num_kil
         code = forge.run(command, again, in_float32, log=log)
         problem = log.read_text()[-500:] if code else difference(contents(name, disturbed), expected)
         failures += [f"kill {kills}: {problem}"] if problem else []
-        shutil.rmtree(disturbed)
+        for path in (disturbed, *place.glob(f".{disturbed.name}.*")):  # what killed exports were built in
+            shutil.rmtree(path, ignore_errors=True)
         log.unlink()
     return {"kills": kills, "ended_before": ended, "seconds": round(seconds, 2), "failures": failures}
 

@@ -3,7 +3,7 @@
 Minutes are processor minutes (processor_minutes.py), so that other work on the machine does not count. A finished run
 is a row of the output file and is not run again, in this session or another; a run that was stopped resumes from its
 checkpoint, if that is still there. The runs of one seed are compared with each other, so one kind of processor runs
-them all: a seed that another kind has begun starts again.
+them all: a seed that another kind has begun is refused, or with `--restart` begins again. Each kind has its own runs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -33,11 +34,17 @@ def new_parser(*, minutes: float) -> argparse.ArgumentParser:
     """The arguments of every such comparison."""
     parser = argparse.ArgumentParser()
     parser.add_argument("data", type=Path)
-    parser.add_argument("--work", type=Path, required=True, help="for runs and parts of the data")
+    parser.add_argument("--work", type=_work_dir, required=True, help="for runs and parts of the data")
     parser.add_argument("--out", type=Path, required=True, help="the JSON document; rows that it has are not run again")
     parser.add_argument("--minutes", type=float, default=minutes)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--restart", action="store_true", help="forget unfinished seeds of another kind of processor")
     return parser
+
+
+def _work_dir(text: str) -> Path:
+    """A folder for this kind of processor, so that no run resumes, or counts, on another one."""
+    return Path(text) / re.sub(r"[^a-z0-9]+", "-", kind_of_processor().lower()).strip("-")
 
 
 def write_part(source: Path, folder: Path, num: int, seed: int) -> tuple[Path, Path, Path]:
@@ -93,17 +100,22 @@ def kind_of_processor() -> str:
     return f"{processor()} ({' '.join(instruction_sets())})"
 
 
-def drop_unfinished_seeds(names: Iterable[str], results: Results) -> None:
-    """Forget the rows of each unfinished seed that another processor ran; a name ends in its seed."""
+def check_unfinished_seeds(names: Iterable[str], results: Results, *, restart: bool) -> None:
+    """Refuse unfinished seeds that another kind of processor began, or forget their rows; a name ends in its seed."""
     seeds: dict[str, list[str]] = {}
     for name in names:
         seeds.setdefault(name.rpartition("-")[2], []).append(name)
     for group in seeds.values():
         if all(name in results.rows for name in group):
             continue
-        for name in group:
-            if name in results.rows and results.rows[name]["cpu"] != kind_of_processor():
-                del results.rows[name]
+        foreign = [name for name in group if name in results.rows and results.rows[name]["cpu"] != kind_of_processor()]
+        if foreign and not restart:
+            raise SystemExit(
+                f"{', '.join(foreign)} ran on another processor ({results.rows[foreign[0]]['cpu']}), and this seed has "
+                f"runs that are missing; this is {kind_of_processor()}. --restart begins the seed again."
+            )
+        for name in foreign:
+            del results.rows[name]
 
 
 def run_all(

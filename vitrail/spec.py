@@ -58,7 +58,7 @@ class Spec(BaseModel):
 
     def override_words(self, words: Sequence[str]) -> Self:
         """Return a copy with `key=value` arguments of the command line applied; dots address nested fields."""
-        fields = self.model_dump(mode="json")
+        fields, changed = self.model_dump(mode="json"), {}
         for word in words:
             key, equals, value = word.partition("=")
             if not equals or not key:
@@ -74,7 +74,9 @@ class Spec(BaseModel):
                 if not isinstance(target, dict):
                     raise SpecError(f"{part!r} in {key} has no fields.", got=f"{word!r}.")
             target[last] = _read_word(value, spec, last)
-        return type(self).parse(fields)
+            first = key.partition(".")[0]
+            changed[first] = fields[first]
+        return self.override(changed)
 
     def to_yaml(self) -> str:
         """Write the specification as YAML, defaults included."""

@@ -104,9 +104,9 @@ def cut(size: tuple[int, ...], cell: tuple[int, ...]) -> tuple[int, ...]:
     """Return the grid of equal cells that an input of this size divides into; the error suggests sizes that work."""
     if len(size) != len(cell):
         raise ShapeError(
-            f"patches of {len(cell)} dimensions cannot be cut from an input of {len(size)}.",
+            f"patches of {len(cell)} dimension{'s' * (len(cell) > 1)} cannot be cut from an input of {len(size)}.",
             got=f"size {format_size(size)}, patch {format_size(cell)}.",
-            hint=f"one patch side for each of {' and '.join(AXES.get(len(size), ()))}." if len(size) in AXES else "",
+            hint=f"{[cell[0]] * len(size)}, one side for each axis.",
         )
     if any(side < step or side % step for side, step in zip(size, cell, strict=True)):
         below = format_size(tuple(max(side // step, 1) * step for side, step in zip(size, cell, strict=True)))

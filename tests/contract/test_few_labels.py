@@ -28,9 +28,11 @@ from vitrail.errors import DataError, WeightsError
 from vitrail.inspection.sharpness import measure_sharpness
 from vitrail.objective.classify import Classify
 from vitrail.objective.distill import Distill
+from vitrail.training.recipe import noisy_student
 from vitrail.training.recipe.image.pseudo import choose_rows
 from vitrail.training.recipe.image.teacher import Teacher
 from vitrail.training.sam import ascended
+from vitrail.training.task import Outcome, Task
 from vitrail.verbs.bench import sharpness
 from vitrail.verbs.export import export
 from vitrail.verbs.train import train
@@ -265,6 +267,28 @@ def test_noisy_student_chooses_its_model_and_its_teacher(
         run, words = tmp_path / f"weights-{number}", [*more, "batch_size=32"]
         train(few, recipe="noisy_student", unlabelled=others, weights=teacher, run=run, settings=words)
         assert (run / "stages" / "teacher" / "metrics.jsonl").is_file() == bool(number), "a probe has no steps"
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_student_starts_from_its_teachers_weights(
+    warm: bool, digits: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or, if the user prefers, anew."""
+    few, others = digits
+    fit, seen = noisy_student._fit, []
+
+    def recorded(stage: Task, model: Classifier) -> Outcome:
+        start = deepcopy(model.state_dict())
+        outcome = fit(stage, model)
+        seen.append((start, deepcopy(outcome.model.state_dict())))
+        return outcome
+
+    monkeypatch.setattr(noisy_student, "_fit", recorded)
+    settings = [*FAST, "steps=6", "confidence=0.05", f"warm_start={warm}"]
+    train(few, recipe="noisy_student", unlabelled=others, model=MODEL, run=tmp_path / "run", settings=settings)
+    (start, teacher), (student, _) = seen
+    expected = teacher if warm else start
+    assert all(torch.equal(student[name], tensor) for name, tensor in expected.items())
 
 
 def test_without_confident_predictions_the_teacher_trains_on(

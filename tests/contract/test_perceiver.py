@@ -84,6 +84,29 @@ def test_a_patch_is_one_input_of_all_its_values() -> None:
     assert spec_named("perceiver_mu_patch4_32").layout.grid == (8, 8)  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    ("name", "words", "same"),
+    [
+        ("perceiver_nano_28", ["patch=4"], "perceiver_nano_patch4_28"),
+        ("perceiver_nano_patch4_28", ["patch=null"], "perceiver_nano_28"),
+        ("perceiver_nano_sound8000", ["patch=32"], "perceiver_nano_patch32_sound8000"),
+        ("perceiver_nano_sound8000", ["patch=32", "patch=[32]"], "perceiver_nano_patch32_sound8000"),
+    ],
+)
+def test_another_patch_is_another_resolution(name: str, words: list[str], same: str) -> None:
+    """However a model is described, it is the same."""
+    expected = spec_named(same)
+    assert spec_named(name).override_words(words) == expected
+    assert expected.override({"patch": expected.patch, "depth": 1}).resolution == expected.resolution
+    assert expected.override({"patch": 2, "resolution": 3}).resolution == (3,) * len(expected.image_size)
+
+
+def test_another_size_keeps_the_resolution() -> None:
+    """Also with the patch that it has, since weights belong to frequencies."""
+    larger = spec_named("perceiver_nano_patch4_28").override({"image_size": 64, "patch": 4})
+    assert (larger.layout.grid, larger.resolution) == ((16, 16), (7, 7))
+
+
 def test_inputs_may_have_patches_of_their_own() -> None:
     both = small(image_size=(4, 6), more_inputs=[{**SOUND[0], "patch": [8]}])
     assert both.tokenize(torch.randn(2, 3, 4, 6), torch.randn(2, 2, 40)).layout == both.spec.layout
@@ -263,7 +286,7 @@ def test_images_alone_are_not_enough_for_other_inputs(more: dict[str, Any]) -> N
         ({"more_inputs": [{"name": "sound", "size": [2, 2, 2, 2]}]}, ["more_inputs.0.size", "at most 3"]),
         ({"latents": 4}, ["no setting 'latents'", "num_latents"]),
         ({"patch": 5}, ["patch must divide the image size", "32 x 32, patch 5 x 5", "30 x 30 or 35 x 35"]),
-        ({"patch": [4]}, ["patches of 1 dimensions", "32 x 32, patch 4"]),
+        ({"patch": [4]}, ["patches of 1 dimension cannot", "32 x 32, patch 4", "[4, 4], one side for each axis"]),
         ({"patch": 0}, ["patch", "greater than 0"]),
         ({"more_inputs": [{"name": "sound", "size": [40], "patch": [16]}]}, ["patch must divide", "40, patch 16"]),
     ],

@@ -68,7 +68,10 @@ def test_patches_are_explained_and_exported_at_any_size(home: Path, tmp_path: Pa
     assert found.heatmaps["relevance"].shape[1:] == (4, 4)
     page = found.page()
     assert re.search(r"Each of the 4 . 4 patches of 4 . 4 pixels is an input", page)
-    assert page_data(found)["attention"]["latents"] == 8
+    assert "read the patches" in page
+    assert "the patches are not changed" in page
+    assert not re.search("(the|The) pixels", re.sub(r"(?s)<script.*?</script>", "", page))
+    assert (page_data(found)["attention"]["latents"], page_data(found)["attention"]["inputs"]) == (8, "patches")
 
 
 @pytest.mark.parametrize("form", plug.entries(FORMATS))

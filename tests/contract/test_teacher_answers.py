@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from functools import partial
 from pathlib import Path
 
@@ -120,6 +121,22 @@ def test_answers_keep_to_the_limit(tmp_path: Path) -> None:
     answers(images(3))
     assert teacher.asked == [3, 1, 1]
     assert (tmp_path / "answers").stat().st_size == 64
+
+
+@pytest.mark.parametrize("room", [0, 70])
+def test_a_full_disk_ends_remembering_not_training(room: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of 70 bytes, two records of 32 are whole; the others are asked about each time."""
+    teacher, answers = remembering(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        first, again = (answers(images(1, 2, 3)) for _ in range(2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert teacher.asked == [3, 3]
+    same = [bool(torch.equal(*rows)) for rows in zip(first, again, strict=True)]
+    assert same == [row < room // 32 for row in range(3)]
+    assert [f"images after the first {room // 32}: " in message for message in caplog.messages] == [True]
 
 
 def test_a_teacher_runs_with_the_kernels_of_training() -> None:

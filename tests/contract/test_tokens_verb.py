@@ -169,6 +169,30 @@ def test_the_page_of_a_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("model", "counts", "numbers"),
+    [
+        ("perceiver_nano_patch2_28", "14 x 14 = 196 patches of 2 x 2 pixels = 196 tokens", 12),
+        ("perceiver_nano_28", "28 x 28 = 784 pixels = 784 tokens", 3),
+    ],
+)
+def test_inputs_of_a_perceiver(
+    model: str,
+    counts: str,
+    numbers: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (32, 32)).save("photo.png")
+    assert call(monkeypatch, "photo.png", "--model", model, "--out", "page.html") == 0
+    assert counts in capsys.readouterr().out
+    page = Path("page.html").read_text()
+    assert counts.rpartition(" = ")[0].replace(" x ", " \N{MULTIPLICATION SIGN} ") in page
+    assert f"Each of them is an input: its {numbers} numbers as they are" in page
+
+
+@pytest.mark.parametrize(
     ("source", "options", "error", "message"),
     [
         ("", {}, DataError, "there is no text to cut"),

@@ -140,19 +140,15 @@ def _print_text(found: TextTokens) -> None:
 def _print_patches(patches: Patches) -> None:
     """Print the grid of patches with their numbers, and how many tokens there are."""
     rows, columns = patches.grid
-    noun = "patches" if patches.cut else "cells"
     if columns <= MAX_COLUMNS:
         width = len(str(patches.num_patches))
         for row in range(rows):
             print(" ".join(f"{row * columns + column + 1:{width}d}" for column in range(columns)))
     prefix = "".join(f" + {group}" for group in patches.prefix_groups)
-    size = f"{patches.patch[0]} x {patches.patch[1]}"
-    print(
-        f"{rows} x {columns} = {patches.num_patches:,} {noun} of {size} pixels{prefix} = {patches.num_tokens:,} tokens"
-    )
-    if patches.cut:
-        numbers = patches.patch[0] * patches.patch[1] * patches.channels
-        print(f"Each patch has {size} x {patches.channels} = {numbers:,} numbers.")
+    print(f"{patches.parts}{prefix} = {patches.num_tokens:,} tokens")
+    if patches.noun == "patches":
+        sides = f"{patches.patch[0]} x {patches.patch[1]} x {patches.channels}"
+        print(f"Each patch has {sides} = {patches.num_numbers:,} numbers.")
 
 
 def _print_clip(patches: ClipPatches) -> None:

@@ -114,7 +114,7 @@ class Explanation {
   caption({ view, layer, head, token, classIndex }) {
     const block = `${this.latents ? "Stage" : "Block"} ${layer + 1} of ${this.attention ? this.attention.layers : 0}`;
     const ofHead = head < 0 ? "mean over heads" : `head ${head + 1} of ${this.attention?.heads}`;
-    if (view === "attention" && this.latents) return `${block}, ${ofHead}. The pixels that ${this.name(token)} reads. It is the same for every class.`;
+    if (view === "attention" && this.latents) return `${block}, ${ofHead}. The ${this.attention.inputs} that ${this.name(token)} reads. It is the same for every class.`;
     if (view === "attention") {
       const fractions = this.prefixAttention(layer, head, token);
       const prefix = this.attention.prefix.map((name, index) => `${name} (${percent(fractions[index])})`).join(", ");

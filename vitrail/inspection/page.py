@@ -133,9 +133,15 @@ def _latent_data(explanation: Explanation, model: Perceiver) -> dict[str, Any]:
         "heads": model.spec.cross_heads,
         "rows": 1 + num_latents,
         "latents": num_latents,
+        "inputs": _input_noun(model.spec),
         "prefix": [],
         **_pack_attention(layers, Layout(cut(tuple(explanation.inputs.shape[2:]), model.spec.cell)), 1 + num_latents),
     }
+
+
+def _input_noun(spec: Any) -> str:
+    """What the latents of a Perceiver read."""
+    return "pixels" if spec.cell == (1, 1) else "patches"
 
 
 def _pack_attention(layers: Layers, layout: Layout, num_rows: int) -> dict[str, Any]:
@@ -259,6 +265,7 @@ def _facts(explanation: Explanation, data: dict[str, Any]) -> dict[str, Any]:
         "stages": getattr(spec, "num_stages", 0),
         "cross_heads": getattr(spec, "cross_heads", 0),
         "input_width": getattr(spec, "input_width", 0),
+        "inputs": _input_noun(spec),
         "positions": data.get("positions") is not None,
         "image_size": spec.image_size,
         "channels": spec.channels,

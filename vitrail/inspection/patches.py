@@ -11,6 +11,7 @@ from vitrail.data.decode import Pixels, read_file
 from vitrail.data.table import IMAGE
 from vitrail.data.transform import Preprocess
 from vitrail.errors import DataError, InspectionError, RunError
+from vitrail.model import perceiver
 from vitrail.run.artefact import is_run, kind_of, load
 from vitrail.run.text_model import TEXT_KINDS
 
@@ -32,6 +33,26 @@ class Patches(NamedTuple):
     """Tokens that stand before those of the image."""
     cut: bool
     """Whether pixels are cut as they are; otherwise convolutions come first, and a token stands for their outputs."""
+    embedded: bool
+    """Whether a patch is projected linearly; a Perceiver's latents read its pixels as they are."""
+
+    @property
+    def noun(self) -> str:
+        """What the parts of the image are called."""
+        if not self.cut:
+            return "cells"
+        return "pixels" if self.patch == (1, 1) else "patches"
+
+    @property
+    def parts(self) -> str:
+        """The grid in words: 14 x 14 = 196 patches of 16 x 16 pixels."""
+        product = f"{self.grid[0]} x {self.grid[1]} = {self.num_patches:,} {self.noun}"
+        return product if self.noun == "pixels" else f"{product} of {self.patch[0]} x {self.patch[1]} pixels"
+
+    @property
+    def num_numbers(self) -> int:
+        """The numbers in a patch."""
+        return self.patch[0] * self.patch[1] * self.channels
 
     @property
     def num_patches(self) -> int:
@@ -53,7 +74,7 @@ def cut_image(image: str | Path, model: str | Path) -> Patches:
     """Cut an image as a model of the catalogue, or that of a run, does."""
     spec, preprocess = _find_model(model)
     stem = getattr(spec, "stem", None)
-    if stem is None:
+    if stem is None and not isinstance(spec, perceiver.Spec):
         raise InspectionError(
             f"{model} does not cut images into patches.", got="a model without tokens.", hint="vit_base_patch16_224."
         )
@@ -64,7 +85,7 @@ def cut_image(image: str | Path, model: str | Path) -> Patches:
         raise DataError(f"{image} cannot be read.", got=f"{got}.", hint="the path of an image.") from None
     pixels = preprocess.read(content, name=str(image))
     rows, columns = spec.layout.grid
-    patch_rows, patch_columns = stem.cell
+    patch_rows, patch_columns = spec.cell
     return Patches(
         image=str(image),
         model=str(model),
@@ -72,8 +93,9 @@ def cut_image(image: str | Path, model: str | Path) -> Patches:
         grid=(rows, columns),
         patch=(patch_rows, patch_columns),
         channels=spec.channels,
-        prefix=prefix_names(spec),
-        cut=stem.name == "patch",
+        prefix=() if stem is None else prefix_names(spec),
+        cut=stem is None or stem.name == "patch",
+        embedded=stem is not None,
     )
 
 

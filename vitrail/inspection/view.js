@@ -84,7 +84,7 @@ class View {
 
   // Two rows of thumbnails, each a button.
   strips(heading) {
-    const { pooled, latents } = this.explanation, [kind, cells] = latents ? ["stage", "pixels"] : ["block", "patches"], coarse = pooled > 1 ? ` To keep this page small, attention is averaged over squares of ${pooled} x ${pooled} ${cells}.` : "";
+    const { pooled, latents } = this.explanation, [kind, cells] = latents ? ["stage", this.attention.inputs] : ["block", "patches"], coarse = pooled > 1 ? ` To keep this page small, attention is averaged over squares of ${pooled} x ${pooled} ${cells}.` : "";
     const thumbnail = (kind, index, click) => make("button", { type: "button", "aria-label": `${kind} ${index + 1}`, on: { click } }, make("canvas"), String(index + 1));
     const layers = [...Array(this.attention.layers).keys()].map((layer) => thumbnail(kind, layer, () => this.update({ layer })));
     const heads = [...Array(this.attention.heads).keys()].map((head) => thumbnail("head", head, () => this.update({ head: head === this.state.head ? -1 : head })));

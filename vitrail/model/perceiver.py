@@ -11,13 +11,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Annotated, Any, Self
 
 import torch
 from jaxtyping import Float
-from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from torch import Tensor, nn
 
 from vitrail import spec
@@ -32,11 +40,7 @@ from vitrail.nn.head import mean_of_cells
 from vitrail.tokens import Layout, Tokens, check_input, cut, format_size
 
 FieldName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
-Sides = Annotated[
-    tuple[PositiveInt, ...],
-    BeforeValidator(lambda value: () if value is None else spec.to_pair(value)),
-    Field(max_length=3),
-]
+Sides = Annotated[tuple[PositiveInt, ...], Field(max_length=3)]
 MIN_MODALITY_WIDTH = 4
 """Of the learned embedding that tells the widest of several inputs from the others."""
 LATENT_STD = 0.02
@@ -53,6 +57,11 @@ class InputSpec(spec.Spec):
     resolution: Sides = ()
     """The highest frequency of its positions is half of this, along each axis; by default the number of inputs."""
 
+    @field_validator("patch", "resolution", mode="before")
+    @classmethod
+    def _repeat(cls, value: object, info: ValidationInfo) -> object:
+        return to_sides(value, info.data.get("size"))
+
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
         pin_resolution(self, self.grid)
@@ -67,6 +76,13 @@ class InputSpec(spec.Spec):
     def grid(self) -> tuple[int, ...]:
         """The number of tokens along each axis."""
         return cut(self.size, self.cell)
+
+
+def to_sides(value: object, size: tuple[int, ...] | None) -> object:
+    """Let a single number stand for every axis of the input; by default, there are no sides."""
+    if type(value) is int:
+        return (value,) * len(size or (value,))
+    return tuple(value) if isinstance(value, list) else value or ()
 
 
 def pin_resolution(owner: InputSpec | Spec, grid: tuple[int, ...]) -> None:
@@ -113,6 +129,11 @@ class Spec(ImageSpec):
     dropout_rate: spec.PartialFraction = 0.0
     norm_eps: PositiveFloat = 1e-5
 
+    @field_validator("patch", "resolution", mode="before")
+    @classmethod
+    def _repeat(cls, value: object, info: ValidationInfo) -> object:
+        return to_sides(value, info.data.get("image_size"))
+
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
         pin_resolution(self, cut(self.image_size, self.cell))
@@ -125,6 +146,13 @@ class Spec(ImageSpec):
             )
         check_heads(self.inner_width, self.cross_heads, prefix="cross_")
         return self
+
+    def override(self, fields: Mapping[str, Any]) -> Self:
+        """Return a copy with some fields changed; another patch has its own default resolution."""
+        if "patch" not in fields or "resolution" in fields:
+            return super().override(fields)
+        found = super().override({**fields, "resolution": None})
+        return super().override(fields) if found.patch == self.patch else found
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:

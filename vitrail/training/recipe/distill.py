@@ -6,7 +6,7 @@ The teacher is anything that Vitrail opens: a run, an exported model, a weight f
 name; it sees the same augmented images, in its own size and normalisation. `distillation=hard` takes its prediction as
 a second label, `soft` its probabilities at a `temperature`. A model with a distillation token
 (`--model deit_tiny_distilled_patch16_224`) learns from the teacher with that token. With `augment.draws=4` each image
-has four augmentations, over and over, and the teacher is asked once about each.
+has four augmentations, over and over, and the teacher's answers to them are kept.
 
 CIFAR-10 with 5,000 labels, `deit_nano_distilled_patch4_32`, a teacher of 65.2 %, two cores: 48.8 % in 2 minutes (one
 seed).

@@ -48,6 +48,8 @@ class StudentSettings(ImageSettings):
     """The least calibrated confidence of a prediction that becomes a label."""
     soft: bool = True
     """Whether labels are probabilities rather than the most likely class."""
+    warm_start: bool = True
+    """Whether a student starts from its teacher's weights rather than anew."""
     teacher_share: OpenFraction = 0.3
     """The teacher's fraction of the minutes; the students share the rest."""
     student_augment: Augment = Augment(crop="padded", policy="rand", magnitude=5.0, erase_rate=0.25)
@@ -93,7 +95,7 @@ def train(task: Task) -> Outcome:
                 steps += best.steps
             break
         task.view.say(f"Student {number}: {pseudo.note}.")
-        student = _train_student(task, number, join_tables(labelled, pseudo.table))
+        student = _train_student(task, number, join_tables(labelled, pseudo.table), model)
         steps += student.steps
         gain, noise = paired_gain(best.val, student.val, objective)
         before, after = (objective.score(each.val.fields) for each in (best, student))
@@ -109,13 +111,16 @@ def train(task: Task) -> Outcome:
     return best._replace(notes=tuple(notes), steps=steps)
 
 
-def _train_student(task: Task, number: int, images: Table) -> Outcome:
+def _train_student(task: Task, number: int, images: Table, teacher: Classifier) -> Outcome:
     """Train a student with noise, in its part of the time."""
     settings = _settings(task)
     first = PROBE_SHARE if is_probe(task) else settings.teacher_share
     until = first + (1 - first) * number / settings.generations
     stage = make_student_stage(task, images, settings, number=number, until=until)
-    return _fit(stage, as_classifier(stage.kind.new_model(stage)))
+    model = as_classifier(stage.kind.new_model(stage))
+    if settings.warm_start:
+        model.load_state_dict(teacher.state_dict())
+    return _fit(stage, model)
 
 
 def make_student_stage(

@@ -1,12 +1,13 @@
-"""A teacher's answers to images that come again: each image and augmentation is passed through the teacher once.
+"""A teacher's answers to images that come again: with the same augmentation, they are not passed through it again.
 
 An image is known by the hash of its pixels. With one unknown image in it, the whole batch is passed through: the last
 bits of an answer depend on the other images of a batch, and a resumed run passes the same batches. It finds the answers
-of before in a file, of which each record has a checksum.
+of before in a file, of which each record has a checksum. On a full disk the rest is not remembered.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import zlib
 from collections.abc import Callable
@@ -20,11 +21,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.cache import GIB, KEY_BYTES, digest
+from vitrail.errors import brief
 from vitrail.objective.distill import TeacherFn
+
+logger = logging.getLogger(__name__)
 
 
 class RememberedTeacher:
-    """A teacher that is asked once about each image; its answers take at most `limit_gb` of disk."""
+    """A teacher whose answers are kept; they take at most `limit_gb` of disk."""
 
     def __init__(
         self, teacher: TeacherFn, path: Path, *, num_classes: int, limit_gb: float, ready: Callable[[], bool]
@@ -76,14 +80,22 @@ class RememberedTeacher:
         return {record["key"].tobytes(): row for row, record in enumerate(records[:num])}
 
     def _add(self, file: BinaryIO, rows: dict[bytes, int], keys: list[bytes], logits: NDArray[np.float32]) -> None:
-        """Store the new ones among these answers, as many as the limit allows."""
+        """Store the new ones among these answers, as many as the limit and the disk allow."""
         file.seek(len(rows) * self.record.itemsize)
-        records = []
         for key, each in zip(keys, logits, strict=True):
-            if key not in rows and len(rows) < self.max_records:
-                rows[key] = len(rows)
-                records.append((key, each, _checksum(key, each)))
-        file.write(np.array(records, self.record).tobytes())
+            if key in rows or len(rows) >= self.max_records:
+                continue
+            record = np.array((key, each, _checksum(key, each)), self.record)
+            try:
+                whole = file.write(record.tobytes()) == self.record.itemsize
+                reason = "the disk is full"
+            except OSError as error:
+                whole, reason = False, brief(error)
+            if not whole:
+                self.max_records = len(rows)
+                logger.warning("the teacher is asked again about images after the first %d: %s", len(rows), reason)
+                return
+            rows[key] = len(rows)
 
 
 def _checksum(key: bytes, logits: NDArray[np.float32]) -> int:
