@@ -24,7 +24,7 @@ from vitrail.contract import Classifier
 from vitrail.data.join import join_tables
 from vitrail.data.prepare.image import image_loader
 from vitrail.data.transform import Preprocess
-from vitrail.errors import DataError, WeightsError
+from vitrail.errors import DataError, UnknownNameError, WeightsError
 from vitrail.inspection.sharpness import measure_sharpness
 from vitrail.objective.classify import Classify
 from vitrail.objective.distill import Distill
@@ -269,11 +269,11 @@ def test_noisy_student_chooses_its_model_and_its_teacher(
         assert (run / "stages" / "teacher" / "metrics.jsonl").is_file() == bool(number), "a probe has no steps"
 
 
-@pytest.mark.parametrize("warm", [True, False])
+@pytest.mark.parametrize("change", ["", "warm_start=false", "student_model=vit_mu_patch2_8"])
 def test_a_student_starts_from_its_teachers_weights(
-    warm: bool, digits: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    change: str, digits: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or, if the user prefers, anew."""
+    """Or anew, if the user prefers that or another model."""
     few, others = digits
     fit, seen = noisy_student._fit, []
 
@@ -284,11 +284,14 @@ def test_a_student_starts_from_its_teachers_weights(
         return outcome
 
     monkeypatch.setattr(noisy_student, "_fit", recorded)
-    settings = [*FAST, "steps=6", "confidence=0.05", f"warm_start={warm}"]
+    settings = [*FAST, "steps=6", "confidence=0.05", *([change] if change else [])]
     train(few, recipe="noisy_student", unlabelled=others, model=MODEL, run=tmp_path / "run", settings=settings)
     (start, teacher), (student, _) = seen
-    expected = teacher if warm else start
-    assert all(torch.equal(student[name], tensor) for name, tensor in expected.items())
+    if change.startswith("student_model"):
+        assert student["pos_embed"].shape[1] > start["pos_embed"].shape[1]
+    else:
+        expected = start if change else teacher
+        assert all(torch.equal(student[name], tensor) for name, tensor in expected.items())
 
 
 def test_without_confident_predictions_the_teacher_trains_on(
@@ -313,6 +316,9 @@ def test_bad_unlabelled_data(digits: tuple[Path, Path], tmp_path: Path) -> None:
     empty.mkdir()
     with pytest.raises(DataError, match="no images"):
         train(few, recipe="noisy_student", unlabelled=empty, model=MODEL, run=tmp_path / "run")
+    options: dict[str, Any] = {"recipe": "noisy_student", "unlabelled": others, "run": tmp_path / "run"}
+    with pytest.raises(UnknownNameError, match="vit_mu_patch3"):
+        train(few, model=MODEL, settings=["student_model=vit_mu_patch3"], **options)
     assert not (tmp_path / "run").exists()
 
 
