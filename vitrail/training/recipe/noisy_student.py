@@ -90,9 +90,7 @@ def train(task: Task) -> Outcome:
     """Train a teacher, then students, as long as they are better."""
     labelled, unlabelled = check_tables(task.splits.train, task.unlabelled)
     settings = _settings(task)
-    _student_maker(task, settings)(
-        num_classes=0
-    )  # so that weights that do not fit are refused before the teacher trains
+    _student_maker(task, settings)(num_classes=0)  # refuses weights that do not fit before the teacher trains
     task, best = _train_teacher(task, labelled, unlabelled)
     objective, steps = task.kind.new_objective(task), best.steps
     notes = [f"Teacher: {objective.score(best.val.fields).text} on validation images."]
