@@ -101,6 +101,13 @@ def build_target(name: str) -> tuple[Try, list[bytes]]:
 TARGETS = ("image", "safetensors", "npz", "pth", "table", "arrays", "config", "result", "calibration", "wav")
 
 
+def findings_of(corpus: Path) -> Path:
+    """The folder of what was found, beside the corpus: in it, the next call would start with the same finding."""
+    folder = corpus.with_name(f"{corpus.name}-findings")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def fuzz(name: str, corpus: Path, seconds: int) -> None:
     """Fuzz in this process, which libFuzzer ends."""
     import atheris
@@ -121,7 +128,7 @@ def fuzz(name: str, corpus: Path, seconds: int) -> None:
 
     options = [
         *(f"-max_total_time={seconds}", f"-timeout={MAX_SECONDS}", f"-rss_limit_mb={MAX_MIB + 1024}"),
-        *(f"-max_len={MAX_LENGTH}", f"-artifact_prefix={corpus}/finding-", "-print_final_stats=1"),
+        *(f"-max_len={MAX_LENGTH}", f"-artifact_prefix={findings_of(corpus)}/", "-print_final_stats=1"),
     ]
     atheris.Setup([sys.argv[0], *options, str(corpus)], one_input)
     atheris.Fuzz()
@@ -145,7 +152,7 @@ def main() -> None:
     if args.inside:
         fuzz(args.target, corpus, args.seconds)
         return
-    known = set(corpus.glob("finding-*"))
+    known = set(findings_of(corpus).iterdir())
     started = time.monotonic()
     words = [sys.executable, __file__, args.target, "--corpus", str(args.corpus), "--seconds", str(args.seconds)]
     done = subprocess.run([*words, "--inside"], capture_output=True, text=True, errors="replace", check=False)  # noqa: S603
@@ -154,7 +161,7 @@ def main() -> None:
     row["inputs"] = int(found[1]) if found else None
     coverage = re.findall(r"cov: (\d+)", done.stderr)
     row |= {"coverage": int(coverage[-1]) if coverage else None, "corpus": sum(1 for _ in corpus.iterdir())}
-    row["findings"] = sorted(path.name for path in set(corpus.glob("finding-*")) - known)
+    row["findings"] = sorted(path.name for path in set(findings_of(corpus).iterdir()) - known)
     if done.returncode or not row["inputs"]:
         row["error"] = done.stderr[-1500:]
     print(json.dumps({args.target: row}, indent=1))

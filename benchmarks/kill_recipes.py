@@ -44,7 +44,8 @@ def write_data(folder: Path) -> None:
     images, labels = (digits.images * 15).astype(np.uint8), digits.target
     parts = {"x_train": images[:160], "y_train": labels[:160], "x_test": images[160:220], "y_test": labels[160:220]}
     np.savez(folder / "few.npz", **parts)
-    np.savez(folder / "others.npz", x=images[220:420], y=np.zeros(200, np.int64))
+    np.savez(folder / "validated.npz", **parts, x_val=images[1200:1500], y_val=labels[1200:1500])
+    np.savez(folder / "others.npz", x=images[220:620], y=np.zeros(400, np.int64))
     clip_runs.write_clips(folder, "sound", num=12)
     small_texts.write_texts(folder / "texts")
     (folder / "aligned").mkdir()
@@ -55,8 +56,8 @@ def commands(data: Path) -> dict[str, list[str]]:
     """The command of each row, but for `--run` or `--out`; `start` is what some of the others start from."""
     few, start = str(data / "few.npz"), str(data / "start")
 
-    def image(recipe: str, *more: str, steps: int = 12) -> list[str]:
-        return ["train", few, "--recipe", recipe, *IMAGES, f"steps={steps}", *more]
+    def image(recipe: str, *more: str, images: str = few, steps: int = 12) -> list[str]:
+        return ["train", images, "--recipe", recipe, *IMAGES, f"steps={steps}", *more]
 
     found = {
         "auto": image("auto", "ema=0.9"),
@@ -67,7 +68,9 @@ def commands(data: Path) -> dict[str, list[str]]:
         "pretrain": image("pretrain", "ema=0.9"),
         "distill": image("distill", "--teacher", start, "augment.draws=2"),
         "noisy_student": image(
-            "noisy_student", "--unlabelled", str(data / "others.npz"), "confidence=0.05", "generations=2", steps=24
+            *("noisy_student", "--unlabelled", str(data / "others.npz"), "confidence=0.3", "generations=2"),
+            images=str(data / "validated.npz"),
+            steps=120,
         ),
         "sound": ["train", str(data / "sound"), "--recipe", "scratch", "--model", "vit_mu_patch80_sound1600", *FAST],
     }
@@ -111,6 +114,7 @@ def kill_command(forge: Forge, place: Path, name: str, words: list[str], num_kil
     started = time.monotonic()
     assert forge.run(command, [*words, option, str(calm)], in_float32, log=log) == 0, log.read_text()
     seconds, expected = time.monotonic() - started, contents(name, calm)
+    assert name != "noisy_student" or (calm / "stages" / "student-2").is_dir(), "kills shall meet a second generation"
     rng, kills, ended, failures = random.Random(name), 0, 0, []
     while kills < num_kills:
         disturbed = place / f"{name}-killed"

@@ -50,7 +50,7 @@ class ImageSpec(Spec):
 
     @property
     def cell(self) -> tuple[int, ...]:
-        """The part of an input that a token stands for: its sides divide those of every input."""
+        """The part of an input that a token stands for, whose sides divide those of inputs; ones if any size does."""
         return (1,) * len(self.image_size)
 
     @property

@@ -1,4 +1,4 @@
-"""Runs on clips that take seconds: a model of waveforms, of spectrograms, of videos and a Perceiver, hardly trained."""
+"""Runs on clips that take seconds, hardly trained: models of waveforms, of spectrograms and of videos."""
 
 from __future__ import annotations
 
@@ -17,13 +17,28 @@ MODELS = {
     "perceiver": "perceiver_mu_sound1600",
     "perceiver_patches": "perceiver_mu_patch16_sound1600",
     "video": "vit_mu_patch2x8_gap_video4x16",
+    "perceiver_video": "perceiver_mu_sound1600",
+    "perceiver_spectrogram": "perceiver_mu_sound1600",
 }
+WORDS = {
+    "perceiver_video": (
+        "model.image_size=[4,16,16]",
+        "model.resolution=[4,16,16]",
+        "model.input_name=video",
+        "model.channels=3",
+        "model.patch=[1,4,4]",
+    ),
+    "perceiver_spectrogram": ("model.image_size=[16,16]", "model.resolution=[16,16]", "model.patch=[1,4]"),
+}
+"""What changes in the specification of a name."""
 GRIDS = {
     "waveform": (40,),
     "spectrogram": (2, 5),
     "perceiver": (3200,),
     "perceiver_patches": (200,),
     "video": (2, 2, 2),
+    "perceiver_video": (4, 4, 4),
+    "perceiver_spectrogram": (16, 4),
 }
 """Of the clips below, which are 0.4 seconds long."""
 CLASSES = ("high", "low")
@@ -52,7 +67,8 @@ def write_clips(folder: Path, modality: str, *, num: int = 5) -> Path:
 def make_run(form: str, folder: Path) -> Path:
     """Train a model of size mu for two steps."""
     torch.set_num_threads(1)  # fixtures come before the one that sets it for each test
-    data = write_clips(folder / form, "video" if form == "video" else "sound")
+    data = write_clips(folder / form, "video" if form.endswith("video") else "sound")
     run = folder / form / "run"
-    train(data, model=MODELS[form], recipe="scratch", run=run, settings=["steps=2", "batch_size=4", "compile=off"])
+    settings = ["steps=2", "batch_size=4", "compile=off", *WORDS.get(form, ())]
+    train(data, model=MODELS[form], recipe="scratch", run=run, settings=settings)
     return run

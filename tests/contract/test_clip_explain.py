@@ -40,7 +40,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def clips(tmp_path: Path) -> dict[str, Path]:
     (tmp_path / "a tone.wav").write_bytes(tone(440))
     (tmp_path / "a video.mp4").write_bytes(ramp_video(num_frames=20))
-    return {form: tmp_path / ("a video.mp4" if form == "video" else "a tone.wav") for form in FORMS}
+    return {form: tmp_path / ("a video.mp4" if form.endswith("video") else "a tone.wav") for form in FORMS}
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
@@ -69,7 +69,7 @@ def test_every_form_of_clip_is_explained(form: str, runs: dict[str, Path], clips
         assert (maps >= 0).all()
     assert found.heatmaps["relevance"].max() > 0
     assert np.array_equal(*found.heatmaps["rollout"])
-    assert found.modality == ("video" if form == "video" else "sound")
+    assert found.modality == ("video" if form.endswith("video") else "sound")
     assert sum(found.probabilities) == pytest.approx(1.0, abs=1e-5)
     assert found.prediction == max(zip(found.labels, found.probabilities, strict=True), key=lambda pair: pair[1])
     assert found._repr_html_().startswith("<iframe")
@@ -87,12 +87,32 @@ def test_the_page(form: str, runs: dict[str, Path], clips: dict[str, Path]) -> N
     assert not re.search(r'(src|href)="(?!data:)', content)
     data = json.loads(re.search(r'id="data">(.*?)</script>', content)[1])
     assert data["heat"].keys() == found.heatmaps.keys()
-    num_layers = GRIDS[form][0] if form == "video" else 1
+    num_layers = GRIDS[form][0] if form.endswith("video") else 1
     assert {len(urls) for of_class in data["heat"].values() for urls in of_class} == {num_layers}
     assert content.count('class="reading"') == (2 if form.startswith("perceiver") else 0)
-    assert content.count("<figure>") == (4 if form == "video" else 0)
-    assert ("<audio" in content) == (form != "video")
+    assert content.count("<figure>") == (4 if form.endswith("video") else 0)
+    assert ("<audio" in content) == (not form.endswith("video"))
     assert len(content) < 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("form", "sentence"),
+    [
+        ("perceiver", "3,200 samples. Each sample is an input: its value and the Fourier features of its time."),
+        (
+            "perceiver_patches",
+            "Each patch of 16 samples is an input: its values as they are, and the Fourier features of its time.",
+        ),
+        ("perceiver_video", "Each tube of 1 frame x 4 rows x 4 columns is an input: its values as they are"),
+        ("perceiver_spectrogram", "64 patches of 1 band x 4 frames. Each patch of 1 band x 4 frames is an input"),
+    ],
+)
+def test_the_page_says_what_a_perceiver_reads(
+    form: str, sentence: str, runs: dict[str, Path], clips: dict[str, Path]
+) -> None:
+    content = found_in(runs[form], clips[form]).page().replace("\u00d7", "x")
+    assert sentence in content
+    assert ("read the samples" in content) == (form == "perceiver")
 
 
 def test_each_pixel_of_heat_is_a_token(runs: dict[str, Path], clips: dict[str, Path]) -> None:

@@ -51,7 +51,7 @@ class ClipPatches(NamedTuple):
     @property
     def noun(self) -> str:
         """What the parts are called."""
-        if self.num_numbers == 1:
+        if self.form == "waveform" and self.num_numbers == 1:
             return "samples"
         return "cells" if not self.cut else "tubes" if self.modality == "video" else "patches"
 
@@ -74,6 +74,15 @@ class ClipPatches(NamedTuple):
         """The sides of a patch in words: 2 frames, 8 rows, 8 columns."""
         names = zip(self.patch, AXES[self.form], strict=True)
         return [f"{side} {name.removesuffix('s') if side == 1 else name}" for side, name in names]
+
+    @property
+    def as_inputs(self) -> str:
+        """What a Perceiver reads, in words."""
+        if self.noun == "samples":
+            return "Each sample is an input: its value and the Fourier features of its time."
+        part = f"{self.singular} of {' x '.join(self.sides)}"
+        place = "time" if self.form == "waveform" else "position"
+        return f"Each {part} is an input: its values as they are, and the Fourier features of its {place}."
 
     @property
     def token_seconds(self) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from typing import Annotated, Any, Self
 
@@ -55,7 +55,7 @@ class InputSpec(spec.Spec):
     patch: Sides = ()
     """The neighbours that are one input together, along each axis; by default each is its own."""
     resolution: Sides = ()
-    """The highest frequency of its positions is half of this, along each axis; by default the number of inputs."""
+    """The size at which the highest frequency of its positions has a period of two tokens; by default `size`."""
 
     @field_validator("patch", "resolution", mode="before")
     @classmethod
@@ -64,7 +64,8 @@ class InputSpec(spec.Spec):
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
-        pin_resolution(self, self.grid)
+        pin_resolution(self, self.size)
+        cut(self.size, self.cell)
         return self
 
     @property
@@ -77,23 +78,30 @@ class InputSpec(spec.Spec):
         """The number of tokens along each axis."""
         return cut(self.size, self.cell)
 
+    @property
+    def token_resolution(self) -> tuple[float, ...]:
+        """The number of tokens along each axis at the size of `resolution`."""
+        return tuple(side / cell for side, cell in zip(self.resolution, self.cell, strict=True))
+
 
 def to_sides(value: object, size: tuple[int, ...] | None) -> object:
     """Let a single number stand for every axis of the input; by default, there are no sides."""
     if type(value) is int:
         return (value,) * len(size or (value,))
-    return tuple(value) if isinstance(value, list) else value or ()
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, list) else value
 
 
-def pin_resolution(owner: InputSpec | Spec, grid: tuple[int, ...]) -> None:
-    """Set the resolution to the grid unless it is set: it stays when the size is overridden later, as weights do."""
+def pin_resolution(owner: InputSpec | Spec, size: tuple[int, ...]) -> None:
+    """Set the resolution to the size unless it is set: it stays when the size is overridden later, as weights do."""
     if not owner.resolution:
-        object.__setattr__(owner, "resolution", grid)  # specifications are frozen once they are checked
-    if len(owner.resolution) != len(grid):
+        object.__setattr__(owner, "resolution", size)  # specifications are frozen once they are checked
+    if len(owner.resolution) != len(size):
         raise SpecError(
             "resolution needs a number for each dimension of an input.",
-            got=f"resolution {format_size(owner.resolution)}, size {format_size(grid)}.",
-            hint=f"resolution={list(grid)}.",
+            got=f"resolution {format_size(owner.resolution)}, size {format_size(size)}.",
+            hint=f"resolution={list(size)}.",
         )
 
 
@@ -109,7 +117,7 @@ class Spec(ImageSpec):
     patch: Sides = ()
     """Of the first input: the neighbours that are one input together, along each axis; by default each is its own."""
     resolution: Sides = ()
-    """The highest frequency of its positions is half of this, along each axis; by default the number of inputs."""
+    """The size at which the highest frequency of its positions has a period of two tokens; by default `image_size`."""
     more_inputs: tuple[InputSpec, ...] = ()
     """Further inputs."""
     bands: PositiveInt = 64
@@ -136,7 +144,8 @@ class Spec(ImageSpec):
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
-        pin_resolution(self, cut(self.image_size, self.cell))
+        pin_resolution(self, self.image_size)
+        cut(self.image_size, self.cell)
         check_heads(self.width, self.heads)
         if len(set(self.takes)) < len(self.takes):
             raise SpecError(
@@ -146,13 +155,6 @@ class Spec(ImageSpec):
             )
         check_heads(self.inner_width, self.cross_heads, prefix="cross_")
         return self
-
-    def override(self, fields: Mapping[str, Any]) -> Self:
-        """Return a copy with some fields changed; another patch has its own default resolution."""
-        if "patch" not in fields or "resolution" in fields:
-            return super().override(fields)
-        found = super().override({**fields, "resolution": None})
-        return super().override(fields) if found.patch == self.patch else found
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
@@ -295,7 +297,7 @@ class Perceiver(Classifier):
         """The tokens of one input, at any size."""
         check_input(x, own.channels, len(own.size))
         grid = cut(tuple(x.shape[2:]), own.cell)
-        positions = fourier_positions(grid, bands=self.spec.bands, resolution=own.resolution, device=x.device)
+        positions = fourier_positions(grid, bands=self.spec.bands, resolution=own.token_resolution, device=x.device)
         rows = [positions.flatten(0, -2).to(x.dtype)[None].expand(x.shape[0], -1, -1)]
         if own.name in self.modality:
             rows.append(self.modality[own.name].to(x.dtype).expand(x.shape[0], rows[0].shape[1], -1))

@@ -17,7 +17,7 @@ def fourier_width(num_dims: int, bands: int) -> int:
 
 
 def fourier_positions(
-    grid: tuple[int, ...], *, bands: int, resolution: tuple[int, ...], device: torch.device | None = None
+    grid: tuple[int, ...], *, bands: int, resolution: tuple[float, ...], device: torch.device | None = None
 ) -> Float[Tensor, "*grid D"]:
     """The features of each cell of a grid: all sines, all cosines and the coordinate, axis by axis.
 
@@ -31,7 +31,9 @@ def fourier_positions(
     return torch.cat(parts, dim=-1)
 
 
-def axis_features(num: int, *, bands: int, samples: int, device: torch.device | None = None) -> Float[Tensor, "num D"]:
+def axis_features(
+    num: int, *, bands: int, samples: float, device: torch.device | None = None
+) -> Float[Tensor, "num D"]:
     """The features of `num` evenly spaced positions from -1 to 1; a single one is in the middle."""
     last = num - 1
     places = 2 * torch.arange(num, dtype=torch.float32, device=device) - last

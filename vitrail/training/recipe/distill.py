@@ -72,7 +72,7 @@ def train(task: Task) -> Outcome:
 
 
 def _remember(task: Task, objective: Distill) -> RememberedTeacher:
-    """Let the teacher answer once for each image and augmentation, in the loop; timed steps ask it every time."""
+    """Keep the teacher's answers to each image and augmentation, in the loop; timed steps ask it every time."""
     objective.teacher = RememberedTeacher(
         objective.teacher,
         task.folder / f"teacher-{task.world.rank}.answers",

@@ -6,11 +6,11 @@ A teacher is trained on the labelled images; with `--weights` it is a linear pro
 Its confident predictions for the others (`confidence`, calibrated on validation images; equally many of each class)
 become labels, soft or hard. A student learns from all of them, with stronger augmentation and stochastic depth as
 noise; it labels the images again for the next of `generations`. It starts from its teacher's weights, unless it is
-another, usually larger model (`student_model`) or trained anew (`warm_start=false`, as in most of the paper, which has
-time for many epochs). Each generation is kept only if it is significantly better.
+another, usually larger model (`student_model`) or trained from scratch (`warm_start=false`, as in most of the paper,
+which has time for many epochs). Each generation is kept only if it is significantly better.
 
-CIFAR-10 with 5,000 labels, `vit_nano_conv4_32`, 10 minutes of one core, one seed: 77.9 %; with a student trained anew
-72.7, without unlabelled images 76.3.
+CIFAR-10 with 5,000 labels, `vit_nano_conv4_32`, 10 minutes of one core, one seed: 77.9 %, without unlabelled images
+76.3 (benchmarks/few-labels-10.json).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-import torch
 from pydantic import Field, PositiveInt, field_validator
 
 from vitrail import catalogue, plug
@@ -28,6 +27,7 @@ from vitrail.contract import Classifier, Model
 from vitrail.data.augment import Augment
 from vitrail.data.join import join_tables
 from vitrail.data.table import Table
+from vitrail.errors import SpecError, VitrailError
 from vitrail.percent import percent
 from vitrail.spec import OpenFraction, PartialFraction
 from vitrail.training.evaluation import Z_ONE_SIDED_95, paired_gain
@@ -51,9 +51,13 @@ class StudentSettings(ImageSettings):
     soft: bool = True
     """Whether labels are probabilities rather than the most likely class."""
     warm_start: bool = True
-    """Whether a student starts from its teacher's weights rather than anew, if it is the same model."""
+    """Whether a student starts from its teacher's weights, if it is the same model."""
     student_model: str | None = None
     """The students' model, if it is not the teacher's: a name of the catalogue."""
+    teacher_share: OpenFraction = 0.3
+    """The teacher's fraction of the minutes; the students share the rest."""
+    student_augment: Augment = Augment(crop="padded", policy="rand", magnitude=5.0, erase_rate=0.25)
+    student_drop_path: PartialFraction = 0.1
 
     @field_validator("student_model")
     @classmethod
@@ -61,11 +65,6 @@ class StudentSettings(ImageSettings):
         if name is not None:
             catalogue.spec_named(name)
         return name
-
-    teacher_share: OpenFraction = 0.3
-    """The teacher's fraction of the minutes; the students share the rest."""
-    student_augment: Augment = Augment(crop="padded", policy="rand", magnitude=5.0, erase_rate=0.25)
-    student_drop_path: PartialFraction = 0.1
 
 
 class Spec(ScratchSettings, StudentSettings):
@@ -90,7 +89,8 @@ def train(task: Task) -> Outcome:
     """Train a teacher, then students, as long as they are better."""
     labelled, unlabelled = check_tables(task.splits.train, task.unlabelled)
     settings = _settings(task)
-    _student_maker(task, settings)(num_classes=0)  # refuses weights that do not fit before the teacher trains
+    if settings.student_model is not None:
+        _check_student(task, settings.student_model)
     task, best = _train_teacher(task, labelled, unlabelled)
     objective, steps = task.kind.new_objective(task), best.steps
     notes = [f"Teacher: {objective.score(best.val.fields).text} on validation images."]
@@ -131,13 +131,9 @@ def _train_student(task: Task, number: int, images: Table, teacher: Classifier) 
     until = first + (1 - first) * number / settings.generations
     stage = make_student_stage(task, images, settings, number=number, until=until)
     model = as_classifier(stage.kind.new_model(stage))
-    if settings.warm_start and _shapes(model) == _shapes(teacher):
+    if settings.warm_start and model.name == teacher.name:
         model.load_state_dict(teacher.state_dict())
     return _fit(stage, model)
-
-
-def _shapes(model: Classifier) -> dict[str, torch.Size]:
-    return {name: tensor.shape for name, tensor in model.state_dict().items()}
 
 
 def make_student_stage(
@@ -154,6 +150,28 @@ def make_student_stage(
         settings=task.settings.override({"augment": noise.student_augment, "balanced": True}),
         new_model=new_model,
     )
+
+
+def _check_student(task: Task, name: str) -> None:
+    """Refuse a model that students cannot have, before the teacher trains."""
+    if task.has_weights:
+        raise SpecError(
+            "students that start from weights have the model of the weights.",
+            got=f"student_model={name}.",
+            hint="the command without student_model, or without --weights.",
+        )
+    try:
+        takes = task.new_model(name=name, num_classes=0).TAKES
+    except VitrailError as error:
+        raise SpecError(
+            f"the students' model {name} cannot be made: {error.wrong}",
+            got=error.got,
+            hint="settings of model.* that the teacher's model and the students' both have.",
+        ) from None
+    if takes != task.splits.train.modalities:
+        raise SpecError(
+            f"student_model={name} is not a model of images.", got=f"a model that takes {' and '.join(takes)}."
+        )
 
 
 def _student_maker(task: Task, settings: StudentSettings) -> Callable[..., Model]:

@@ -2,7 +2,8 @@
 
 An image is known by the hash of its pixels. With one unknown image in it, the whole batch is passed through: the last
 bits of an answer depend on the other images of a batch, and a resumed run passes the same batches. It finds the answers
-of before in a file, of which each record has a checksum. On a full disk the rest is not remembered.
+of before in a file, of which each record has a checksum. On a full disk nothing is remembered, and the file's room is
+free again for checkpoints.
 """
 
 from __future__ import annotations
@@ -49,16 +50,15 @@ class RememberedTeacher:
         if self.rows is None:
             self.rows = self._index()
         keys = [digest(each) for each in image.float().cpu().numpy()]
-        known = [row for row, key in enumerate(keys) if key in self.rows]
         with self.path.open("r+b", buffering=0) as file:
+            known = {row: self._read(file, self.rows[key]) for row, key in enumerate(keys) if key in self.rows}
             if len(known) == len(keys):
-                answers = np.empty((len(keys), *self.record["logits"].shape), np.float32)
+                answers = np.stack(list(known.values()))
             else:
                 answers = self.teacher(image).float().cpu().numpy()
                 self._add(file, self.rows, keys, answers)
-            for row in known:
-                file.seek(self.rows[keys[row]] * self.record.itemsize)
-                answers[row] = np.frombuffer(file.read(self.record.itemsize), self.record)[0]["logits"]
+                for row, each in known.items():
+                    answers[row] = each
         return torch.from_numpy(answers).to(image.device)
 
     def delete(self) -> None:
@@ -79,8 +79,12 @@ class RememberedTeacher:
         os.truncate(self.path, num * self.record.itemsize)
         return {record["key"].tobytes(): row for row, record in enumerate(records[:num])}
 
+    def _read(self, file: BinaryIO, row: int) -> NDArray[np.float32]:
+        file.seek(row * self.record.itemsize)
+        return np.frombuffer(file.read(self.record.itemsize), self.record)[0]["logits"]
+
     def _add(self, file: BinaryIO, rows: dict[bytes, int], keys: list[bytes], logits: NDArray[np.float32]) -> None:
-        """Store the new ones among these answers, as many as the limit and the disk allow."""
+        """Store the new ones among these answers, as many as the limit allows; none at all if the disk is full."""
         file.seek(len(rows) * self.record.itemsize)
         for key, each in zip(keys, logits, strict=True):
             if key in rows or len(rows) >= self.max_records:
@@ -92,8 +96,10 @@ class RememberedTeacher:
             except OSError as error:
                 whole, reason = False, brief(error)
             if not whole:
-                self.max_records = len(rows)
-                logger.warning("the teacher is asked again about images after the first %d: %s", len(rows), reason)
+                file.truncate(0)
+                rows.clear()
+                self.max_records = 0
+                logger.warning("the teacher's answers cannot be kept, so it is asked again each time: %s", reason)
                 return
             rows[key] = len(rows)
 
