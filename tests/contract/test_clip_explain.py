@@ -99,12 +99,9 @@ def test_the_page(form: str, runs: dict[str, Path], clips: dict[str, Path]) -> N
     ("form", "sentence"),
     [
         ("perceiver", "3,200 samples. Each sample is an input: its value and the Fourier features of its time."),
-        (
-            "perceiver_patches",
-            "Each patch of 16 samples is an input: its values as they are, and the Fourier features of its time.",
-        ),
-        ("perceiver_video", "Each tube of 1 frame x 4 rows x 4 columns is an input: its values as they are"),
-        ("perceiver_spectrogram", "64 patches of 1 band x 4 frames. Each patch of 1 band x 4 frames is an input"),
+        ("perceiver_patches", "200 patches of 16 samples. Each patch is an input: its values as they are, and the"),
+        ("perceiver_video", "64 tubes of 1 frame x 4 rows x 4 columns. Each tube is an input: its values as they are"),
+        ("perceiver_spectrogram", "64 patches of 1 band x 4 frames. Each patch is an input"),
     ],
 )
 def test_the_page_says_what_a_perceiver_reads(

@@ -80,9 +80,8 @@ class ClipPatches(NamedTuple):
         """What a Perceiver reads, in words."""
         if self.noun == "samples":
             return "Each sample is an input: its value and the Fourier features of its time."
-        part = f"{self.singular} of {' x '.join(self.sides)}"
         place = "time" if self.form == "waveform" else "position"
-        return f"Each {part} is an input: its values as they are, and the Fourier features of its {place}."
+        return f"Each {self.singular} is an input: its values as they are, and the Fourier features of its {place}."
 
     @property
     def token_seconds(self) -> float:
