@@ -161,12 +161,13 @@ def spoil(step: int) -> None:
 
 
 def note_steps(file: Path) -> None:
-    """Write each step taken to a file."""
+    """Write each step taken to a file; steps take a while, so that who reads it on a busy machine misses few."""
     from vitrail.training.state import State
 
     take_step = State.take_step
 
     def noted(state: State, loss: float) -> None:
+        time.sleep(0.1)
         take_step(state, loss)
         with file.open("a") as notes:
             notes.write(f"{state.progress.step}\n")

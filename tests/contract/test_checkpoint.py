@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import shutil
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -329,12 +329,13 @@ def test_not_a_run(tmp_path: Path) -> None:
 
 def test_differences_are_named(tmp_path: Path) -> None:
     then = {"model": "a", "settings": {"lr": 0.1, "augment": {"mixup": 0.0}}}
-    directory.check_same(tmp_path, then, json.loads(json.dumps(then)))
+    check = partial(directory.check_same, tmp_path, then, defaults={"lr": 0.2, "augment": {"mixup": 0.5, "draws": 0}})
+    check({"model": "a", "settings": {"lr": 0.1, "augment": {"mixup": 0.0, "draws": 0}}})  # what is new has its default
     with pytest.raises(RunError, match="holds another run") as caught:
-        directory.check_same(tmp_path, then, {"model": "a", "settings": {"lr": 0.1, "augment": {"mixup": 0.2}}})
-    assert caught.value.got == "augment.mixup: 0.2 requested, 0.0 in the run."
+        check({"model": "a", "settings": {"lr": 0.1, "augment": {"mixup": 0.2, "draws": 4}}})
+    assert caught.value.got == "augment.draws: 4 requested, 0 in the run; augment.mixup: 0.2 requested, 0.0 in the run."
     with pytest.raises(RunError, match="holds another run") as caught:
-        directory.check_same(tmp_path, dict.fromkeys("abcde", 1), dict.fromkeys("abcde", 2))
+        directory.check_same(tmp_path, dict.fromkeys("abcde", 1), dict.fromkeys("abcde", 2), defaults={})
     assert caught.value.got == "; ".join(f"{key}: 2 requested, 1 in the run" for key in "abc") + "; and 2 more."
 
 

@@ -251,7 +251,7 @@ def test_drop_path_grows_with_depth_and_preserves_the_mean() -> None:
         ({"stem": {"name": "conv", "units": [1]}}, ["one entry per convolution", "3, 3 and 1 entries"]),
         ({"attention": "fulll"}, ["no attention has this name", "full"]),
         ({"position": "sincos_2d", "width": 30, "heads": 1}, ["width divisible by 4", "width=30", "width=32"]),
-        ({"image_size": (64,)}, ["patches of 2 dimensions", "input of 1", "patch 16 x 16", "side for each of length"]),
+        ({"image_size": (64,)}, ["patches of 2 dimensions", "input of 1", "patch 16 x 16", "one side for each axis"]),
         ({"image_size": (2, 2, 2, 2)}, ["image_size", "at most 3"]),
         ({**STEREO, "image_size": (100,)}, ["patch must divide the input size", "100, patch 16", "96 or 112"]),
         ({**VIDEO, "position": "sincos_2d"}, ["needs a grid of 2 dimensions", "4 x 4 x 3", "sincos_3d"]),

@@ -17,7 +17,7 @@ from PIL import Image
 from tests.conftest import fill
 from tests.contract.colours import COLOURS, TINY, exit_code, learn, pixels_of, write_colours
 from tests.contract.reading import fingerprint
-from vitrail import create_model, load, predict, save_weights
+from vitrail import create_model, load, predict, save_weights, train
 from vitrail.data.image_files import ImageFile
 from vitrail.errors import DataError, RunError, WeightsError
 from vitrail.run.predictor import Predictor
@@ -202,6 +202,14 @@ def test_a_head_of_zeros_predicts_nothing(tmp_path: Path, home: Path) -> None:
     save_weights(create_model(TINY, num_classes=4), tmp_path / "model.safetensors")
     with pytest.raises(WeightsError, match="no classifier"):
         predict(TINY, [home / "new" / "00.png"], weights=tmp_path / "model.safetensors")
+
+
+def test_a_run_that_learned_nothing_predicts_chance(tmp_path: Path, home: Path) -> None:
+    """The first step has a learning rate of zero."""
+    train("digits", recipe="scratch", model="vit_mu_patch4_8", run=tmp_path / "run", settings=["steps=1"], report=False)
+    prediction = next(iter(predict(tmp_path / "run", [home / "new" / "00.png"]))).prediction
+    assert prediction is not None
+    assert prediction.confidence == pytest.approx(0.1)
 
 
 def test_weights_without_a_run_never_say_unknown(tmp_path: Path, home: Path) -> None:

@@ -187,9 +187,14 @@ def discard_unstarted(path: Path) -> bool:
     return True
 
 
-def check_same(path: Path, stored: Mapping[str, Any], requested: Mapping[str, Any]) -> None:
-    """Refuse to resume a run with other settings, so that nothing is overwritten by mistake."""
-    old, new = flatten(stored), flatten(requested)
+def check_same(
+    path: Path, stored: Mapping[str, Any], requested: Mapping[str, Any], *, defaults: Mapping[str, Any]
+) -> None:
+    """Refuse to resume a run with other settings, so that nothing is overwritten by mistake.
+
+    What a run of an earlier version does not name has its default.
+    """
+    old, new = flatten({"settings": defaults}) | flatten(stored), flatten(requested)
     changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     if changed:
         changes = (

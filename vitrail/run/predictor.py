@@ -102,9 +102,10 @@ def require_classification(model: ImageModel, what: str) -> None:
 
 
 def require_classifier(model: ImageModel) -> None:
-    """Reject a model whose head has not been trained."""
+    """Reject a model whose head has not been trained, unless it is the calibrated end of a run that learned nothing."""
     head = getattr(model, "head", None)  # exported models have been checked before
-    if head is not None and not any(bool(parameter.any()) for parameter in head.parameters()):
+    empty = head is not None and not any(bool(parameter.any()) for parameter in head.parameters())
+    if empty and not calibration_of(model).n:
         raise WeightsError(
             "these weights have no classifier.", got="a head of zeros, or none.", hint="fine-tuned weights, or a run."
         )

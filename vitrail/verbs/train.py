@@ -136,7 +136,8 @@ def _train(request: TrainRequest, path: Path, context: RunContext, *, started: f
         if differs and world.on_rank_zero(lambda: directory.discard_unstarted(path)):
             stored = None  # another request, but it never started training
         if stored is not None:
-            directory.check_same(path, stored["request"], request.fields)
+            defaults = type(request.settings)().model_dump(mode="json")
+            directory.check_same(path, stored["request"], request.fields, defaults=defaults)
             result = world.on_rank_zero(lambda: directory.read_result(path))
             if result is not None:
                 if report:
