@@ -39,6 +39,7 @@ def test_the_page_asks_for_a_token(chromium: Browser, served: str, dog: Path) ->
     expect(page.get_by_role("alert")).to_contain_text(["The server rejected this token"])
     page.get_by_role("textbox", name="Token").fill("open sesame")
     page.get_by_role("button", name="Continue").click()
+    page.wait_for_selector("html[data-ready=yes]")
     page.set_input_files("#file-input", dog)
     expect(page.get_by_role("heading", name=CORGI)).to_be_visible()
     expect(page.locator("#token-panel")).to_be_hidden()
