@@ -111,6 +111,8 @@ def parse_request(
     new_model = kind.model_factory(source, model, weights, model_overrides, parsed.seed, **options)
     if hasattr(kind, "check_request"):
         kind.check_request(parsed, new_model)
+    if hasattr(module, "check_request"):
+        module.check_request(parsed, new_model, source, opened_teacher)
     fields = {
         "data": source.origin if isinstance(data, Source) else str(data),
         "model": model,
@@ -156,7 +158,11 @@ def _open_teacher(teacher: str | Path | nn.Module | None, recipe: str, *, needed
         )
     if isinstance(teacher, nn.Module):
         return adopt(teacher)
-    return None if teacher is None else open_model(teacher)
+    try:
+        return None if teacher is None else open_model(teacher)
+    except WeightsError as error:
+        hint = "a run, an exported model or a weight file of one of the catalogue's models that knows these classes."
+        raise WeightsError(f"the teacher cannot be opened: {error.wrong}", got=error.got, hint=hint) from None
 
 
 def _open_unlabelled(data: str | Path | Source | None, recipe: str, data_dir: str | Path | None) -> Source | None:

@@ -139,7 +139,8 @@ def test_a_student_and_its_teacher(teacher: Path, tmp_path: Path) -> None:
     [
         ({"recipe": "distill"}, "needs a teacher"),
         ({"recipe": "scratch", "teacher": "x"}, "has no teacher"),
-        ({"recipe": "distill", "teacher": "nowhere/run"}, "there is nothing at"),
+        ({"recipe": "distill", "teacher": "nowhere/run"}, "the teacher cannot be opened: there is nothing at"),
+        ({"recipe": "distill", "teacher": "vit_mu_patch4_8"}, "cannot be opened: vit_mu_patch4_8 is a model without w"),
     ],
 )
 def test_bad_teachers(options: dict[str, Any], match: str, tmp_path: Path) -> None:
@@ -154,10 +155,13 @@ def test_a_teacher_of_other_classes(teacher: Path) -> None:
         Teacher(theirs, Preprocess(size=(8, 8)), ("cat", *theirs.labels[1:]))
     with pytest.raises(WeightsError, match="10 classes; the data has 3"):
         Teacher(theirs, Preprocess(size=(8, 8)), theirs.labels[:3])
+    theirs.labels = ()
+    with pytest.raises(WeightsError, match="does not say which classes"):
+        Teacher(theirs, Preprocess(size=(8, 8)), ("cat", "dog"))
     grey = create_model(MODEL, num_classes=10, channels=1)
-    grey.labels = theirs.labels
+    grey.labels = tuple("0123456789")
     with pytest.raises(WeightsError, match="cannot read the student's images"):
-        Teacher(grey, Preprocess(size=(8, 8)), theirs.labels)
+        Teacher(grey, Preprocess(size=(8, 8)), grey.labels)
 
 
 def test_sam_goes_up_and_exactly_back() -> None:

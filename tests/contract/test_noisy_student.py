@@ -130,7 +130,8 @@ def test_noisy_student_chooses_its_model_and_its_teacher(
     assert "Teacher: " in result.story[0]
     for number, more in enumerate((["steps=3"], ["steps=3", "teacher=finetuned"])):
         run, words = tmp_path / f"weights-{number}", [*more, "batch_size=32"]
-        train(few, recipe="noisy_student", unlabelled=others, weights=noisy, run=run, settings=words)
+        result = train(few, recipe="noisy_student", unlabelled=others, weights=noisy, run=run, settings=words)
+        assert (result.story[-1] == "The probe was refitted on all 200 images.") == (not number)
         assert (run / "stages" / "teacher" / "metrics.jsonl").is_file() == bool(number), "a probe has no steps"
 
 

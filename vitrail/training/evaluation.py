@@ -92,3 +92,8 @@ def paired_gain(before: Answers, after: Answers, objective: Objective) -> tuple[
     assert torch.equal(before.indices, after.indices)
     gains = torch.sub(*(objective.sample_losses(each.fields) for each in (before, after)))
     return gains.mean().item(), gains.std().item() / max(1, len(gains)) ** 0.5
+
+
+def describe_gain(what: str, gain: float, noise: float) -> str:
+    """A decrease in words: calibrated loss lower by 0.138 +- 0.037."""
+    return f"{what} {'lower' if gain >= 0 else 'higher'} by {abs(gain):.3f} +- {noise:.3f}"

@@ -32,7 +32,7 @@ from vitrail.data.join import join_tables
 from vitrail.data.table import IMAGE
 from vitrail.run.directory import SCALING, write_json
 from vitrail.spec import FinitePositive, PartialFraction
-from vitrail.training.evaluation import Z_ONE_SIDED_95, paired_gain
+from vitrail.training.evaluation import Z_ONE_SIDED_95, describe_gain, paired_gain
 from vitrail.training.recipe import finetune, noisy_student, probe, scratch
 from vitrail.training.recipe.image.baseline import fit_baseline, name_baseline
 from vitrail.training.recipe.image.classifier import as_classifier
@@ -88,17 +88,13 @@ def train(task: Task) -> Outcome:
     tuned = tune(step.task, probe_outcome)
     after = objective.score(tuned.val.fields)
     gain, noise = paired_gain(probe_outcome.val, tuned.val, objective)
-    scores = f"{after.text} against {before.text}; {objective.COMPARES} lower by {gain:.3f} +- {noise:.3f}"
+    scores = f"{after.text} against {before.text}; {describe_gain(objective.COMPARES, gain, noise)}"
     notes = (*probe_outcome.notes, *step.notes)
     if gain > Z_ONE_SIDED_95 * noise and not after.worse_than(before):
         return tuned._replace(notes=(*notes, *tuned.notes, f"{step.name.capitalize()} was better: {scores}."))
-    note = f"{step.name.capitalize()} was not significantly better ({scores}), so the probe is used"
-    if task.splits.all_train is not None:
-        more = probe.compute_views(task, fitted.model, task.splits.val)
-        probe_outcome = probe.make_outcome(task, fitted, more)._replace(val=probe_outcome.val)
-        note += f", refitted on all {len(task.splits.all_train):,} images"
-    task.view.say(f"{note}.")
-    return probe_outcome._replace(notes=(*notes, f"{note}."), steps=tuned.steps)
+    note = f"{step.name.capitalize()} was not significantly better ({scores}), so the probe is used."
+    task.view.say(note)
+    return probe.refit(task, fitted, probe_outcome._replace(notes=(*notes, note), steps=tuned.steps))
 
 
 def forecast_more_data(task: Task, fitted: probe.Probe) -> None:

@@ -14,9 +14,11 @@ seed).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from vitrail.contract import Model
+from vitrail.data.table import Source
 from vitrail.errors import DataError
 from vitrail.objective.distill import Distill, Distillation
 from vitrail.spec import FinitePositive, PositiveFraction
@@ -52,6 +54,12 @@ class TuningSpec(FinetuneSettings, DistillSettings):
 def spec(*, has_weights: bool) -> Any:
     """The settings, by what the student starts from."""
     return TuningSpec if has_weights else Spec
+
+
+def check_request(_: object, new_model: Callable[..., Model], source: Source, teacher: Any) -> None:
+    """Refuse a teacher of other classes or other images."""
+    if source.classes:
+        Teacher(teacher, as_classifier(new_model(num_classes=len(source.classes))).preprocess, source.classes)
 
 
 def train(task: Task) -> Outcome:

@@ -26,11 +26,11 @@ from vitrail import catalogue, plug
 from vitrail.contract import Classifier, Model
 from vitrail.data.augment import Augment
 from vitrail.data.join import join_tables
-from vitrail.data.table import Table
+from vitrail.data.table import Source, Table
 from vitrail.errors import SpecError, VitrailError
 from vitrail.percent import percent
 from vitrail.spec import OpenFraction, PartialFraction
-from vitrail.training.evaluation import Z_ONE_SIDED_95, paired_gain
+from vitrail.training.evaluation import Z_ONE_SIDED_95, describe_gain, paired_gain
 from vitrail.training.recipe.image.candidates import list_candidates
 from vitrail.training.recipe.image.classifier import as_classifier
 from vitrail.training.recipe.image.model_choice import choose_image_size, choose_model
@@ -38,6 +38,7 @@ from vitrail.training.recipe.image.pseudo import check_tables, label_images, wit
 from vitrail.training.recipe.image.settings import FinetuneSettings, ImageSettings, ScratchSettings
 from vitrail.training.task import Outcome, Task
 
+RECIPES = "vitrail.training.recipe"
 NEEDS_UNLABELLED = True
 PROBE_SHARE = 0.2  # of the minutes, for a teacher that is a probe
 
@@ -85,13 +86,36 @@ def spec(*, has_weights: bool) -> Any:
     return TuningSpec if has_weights else Spec
 
 
+def check_request(settings: Any, new_model: Callable[..., Model], source: Source, _: object) -> None:
+    """Refuse a model that students cannot have."""
+    name = settings.student_model
+    if name is None:
+        return
+    if isinstance(settings, TuningSpec):
+        raise SpecError(
+            "students that start from weights have the model of the weights.",
+            got=f"student_model={name}.",
+            hint="the command without student_model, or without --weights.",
+        )
+    try:
+        takes = new_model(name=name, num_classes=0).TAKES
+    except VitrailError as error:
+        raise SpecError(
+            f"the students' model {name} cannot be made: {error.wrong}",
+            got=error.got,
+            hint="settings of model.* that the teacher's model and the students' both have.",
+        ) from None
+    if takes != source.modalities:
+        raise SpecError(
+            f"student_model={name} is not a model of images.", got=f"a model that takes {' and '.join(takes)}."
+        )
+
+
 def train(task: Task) -> Outcome:
     """Train a teacher, then students, as long as they are better."""
     labelled, unlabelled = check_tables(task.splits.train, task.unlabelled)
     settings = _settings(task)
-    if settings.student_model is not None:
-        _check_student(task, settings.student_model)
-    task, best = _train_teacher(task, labelled, unlabelled)
+    task, best, probe = _train_teacher(task, labelled, unlabelled)
     objective, steps = task.kind.new_objective(task), best.steps
     notes = [f"Teacher: {objective.score(best.val.fields).text} on validation images."]
     task.view.say(notes[-1])
@@ -100,11 +124,13 @@ def train(task: Task) -> Outcome:
         pseudo = label_images(task, model, best.val, unlabelled, confidence=settings.confidence, soft=settings.soft)
         if pseudo is None:
             limit = percent(settings.confidence, 0)
-            notes.append(f"No image was labelled with a confidence of {limit} or more.")
+            notes.append(
+                f"No image was labelled with a confidence of {limit} or more, so there is no student {number}."
+            )
             task.view.say(f"{notes[-1]} A lower `confidence` may help.")
             if number == 1 and not is_probe(task):
                 best = _train_on(task, model)  # with the rest of the time
-                notes.append(f"The teacher was trained on for {best.steps:,} steps with the labelled images.")
+                notes.append(f"The teacher was trained further, for {best.steps:,} steps on the labelled images.")
                 steps += best.steps
             break
         task.view.say(f"Student {number}: {pseudo.note}.")
@@ -113,15 +139,16 @@ def train(task: Task) -> Outcome:
         gain, noise = paired_gain(best.val, student.val, objective)
         before, after = (objective.score(each.val.fields) for each in (best, student))
         kept = gain > Z_ONE_SIDED_95 * noise and not after.worse_than(before)
-        change = f"{after.text} against {before.text}; {objective.COMPARES} lower by {gain:.3f} +- {noise:.3f}"
+        change = f"{after.text} against {before.text}; {describe_gain(objective.COMPARES, gain, noise)}"
         notes.append(
             f"Student {number}, {pseudo.note}: {change}, so {'it is kept' if kept else 'the model before it is kept'}."
         )
         task.view.say(notes[-1])
         if not kept:
             break
-        best = student
-    return best._replace(notes=tuple(notes), steps=steps)
+        best, probe = student, None
+    best = best._replace(notes=tuple(notes), steps=steps)
+    return best if probe is None else plug.load(RECIPES, "probe").refit(task, probe, best)
 
 
 def _train_student(task: Task, number: int, images: Table, teacher: Classifier) -> Outcome:
@@ -152,28 +179,6 @@ def make_student_stage(
     )
 
 
-def _check_student(task: Task, name: str) -> None:
-    """Refuse a model that students cannot have, before the teacher trains."""
-    if task.has_weights:
-        raise SpecError(
-            "students that start from weights have the model of the weights.",
-            got=f"student_model={name}.",
-            hint="the command without student_model, or without --weights.",
-        )
-    try:
-        takes = task.new_model(name=name, num_classes=0).TAKES
-    except VitrailError as error:
-        raise SpecError(
-            f"the students' model {name} cannot be made: {error.wrong}",
-            got=error.got,
-            hint="settings of model.* that the teacher's model and the students' both have.",
-        ) from None
-    if takes != task.splits.train.modalities:
-        raise SpecError(
-            f"student_model={name} is not a model of images.", got=f"a model that takes {' and '.join(takes)}."
-        )
-
-
 def _student_maker(task: Task, settings: StudentSettings) -> Callable[..., Model]:
     """Creates the students' model."""
     return task.new_model if settings.student_model is None else partial(task.new_model, name=settings.student_model)
@@ -199,15 +204,17 @@ def is_probe(task: Task) -> bool:
     return isinstance(task.settings, TuningSpec) and task.settings.teacher == "probe"
 
 
-def _train_teacher(task: Task, labelled: Table, unlabelled: Table) -> tuple[Task, Outcome]:
-    """Train the teacher; return the task with the chosen model too."""
+def _train_teacher(task: Task, labelled: Table, unlabelled: Table) -> tuple[Task, Outcome, Any]:
+    """Train the teacher; return the task with the chosen model too, and the probe, if the teacher is one."""
     if task.has_weights:
         task = choose_image_size(task)
     if is_probe(task):
-        return task, plug.load("vitrail.training.recipe", "probe").train(task.stage("teacher", until=PROBE_SHARE))
+        recipe, stage = plug.load(RECIPES, "probe"), task.stage("teacher", until=PROBE_SHARE)
+        probe = recipe.fit_probe(stage)
+        return task, recipe.make_outcome(stage, probe), probe
     if not task.has_weights:
         everything = join_tables(labelled, without_labels(unlabelled, labelled.classes))  # what students see
         chosen = choose_model(replace(task, splits=task.splits._replace(train=everything)), list_candidates(labelled))
         task = replace(task, new_model=chosen.new_model)
     stage = task.stage("teacher", until=_settings(task).teacher_share)
-    return task, _fit(stage, as_classifier(stage.kind.new_model(stage)))
+    return task, _fit(stage, as_classifier(stage.kind.new_model(stage))), None

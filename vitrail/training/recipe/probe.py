@@ -109,6 +109,15 @@ def make_outcome(task: Task, probe: Probe, more: Views | None = None) -> Outcome
     return Outcome(model, val, 0, (f"A linear model on frozen features, {choice}.",))
 
 
+def refit(task: Task, probe: Probe, outcome: Outcome) -> Outcome:
+    """Fit the head on the validation images too, if they were held out; their answers stay those of before."""
+    if task.splits.all_train is None:
+        return outcome
+    more = compute_views(task, probe.model, task.splits.val)
+    notes = (*outcome.notes, f"The probe was refitted on all {len(task.splits.all_train):,} images.")
+    return make_outcome(task, probe, more)._replace(val=outcome.val, notes=notes, steps=outcome.steps)
+
+
 def _setting(task: Task, name: str) -> Any:
     """A setting of the probe, or its default if the probe is the first stage of another recipe."""
     return getattr(task.settings, name, Spec.model_fields[name].default)

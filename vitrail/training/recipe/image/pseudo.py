@@ -65,7 +65,10 @@ def label_images(
         targets=probabilities[chosen] if soft else None,
     )
     present = len(np.unique(table.labels))
-    note = f"{len(chosen):,} of {len(blind):,} images labelled with a confidence of {percent(confidence, 0)} or more"
+    asked = f"{len(blind):,} images"
+    if len(blind) < len(unlabelled):
+        asked += f" (as many of the {len(unlabelled):,} as the minutes allow)"
+    note = f"{len(chosen):,} of {asked} labelled with a confidence of {percent(confidence, 0)} or more"
     note += f", of {present} of {len(classes)} classes" if present < len(classes) else ""
     expected = float(probabilities[chosen].max(axis=1).mean())  # what calibrated confidence means
     return PseudoLabelled(table, f"{note}, {percent(expected, 0)} of them expected to be right")

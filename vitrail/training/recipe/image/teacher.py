@@ -22,6 +22,12 @@ class Teacher:
 
     def __init__(self, model: ImageModel, preprocess: Preprocess, classes: Sequence[str]) -> None:
         """`preprocess` and `classes` are the student's."""
+        if not model.labels:
+            raise WeightsError(
+                "the teacher does not say which classes it knows.",
+                got=f"a model without class names; the data has {len(classes)} classes.",
+                hint="a run or an exported model, which name their classes.",
+            )
         missing = [name for name in classes if name not in model.labels]
         if missing or len(model.labels) != len(classes):
             named = ", ".join(map(repr, missing[:MAX_SHOWN])) or "more than these"

@@ -1,9 +1,9 @@
 """A teacher's answers to images that come again: with the same augmentation, they are not passed through it again.
 
-An image is known by the hash of its pixels. With one unknown image in it, the whole batch is passed through: the last
-bits of an answer depend on the other images of a batch, and a resumed run passes the same batches. It finds the answers
-of before in a file, of which each record has a checksum. On a full disk nothing is remembered, and the file's room is
-free again for checkpoints.
+An image is known by the hash of its pixels. The last bits of an answer depend on the other images that are passed at
+the same time. So that a resumed run gets the same bits, each record in the file of answers names the batch in which the
+image was passed first: where that batch is repeated, its images are passed again, and no others. Records have a
+checksum. On a full disk nothing is remembered, and the file's room is free again for checkpoints.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class RememberedTeacher:
         """Before `ready`, nothing is remembered."""
         self.teacher, self.path, self.ready = teacher, path, ready
         self.model = getattr(teacher, "model", None)
-        self.record = np.dtype([("key", f"V{KEY_BYTES}"), ("logits", "<f4", (num_classes,)), ("checksum", "<u4")])
+        fields: list[Any] = [("key", f"V{KEY_BYTES}"), ("batch", f"V{KEY_BYTES}"), ("logits", "<f4", (num_classes,))]
+        self.record = np.dtype([*fields, ("checksum", "<u4")])
         self.max_records = int(limit_gb * GIB) // self.record.itemsize
         self.rows: dict[bytes, int] | None = None
 
@@ -50,15 +51,16 @@ class RememberedTeacher:
         if self.rows is None:
             self.rows = self._index()
         keys = [digest(each) for each in image.float().cpu().numpy()]
+        batch = digest(b"".join(keys))
+        answers = np.empty((len(keys), *self.record["logits"].shape), np.float32)
         with self.path.open("r+b", buffering=0) as file:
-            known = {row: self._read(file, self.rows[key]) for row, key in enumerate(keys) if key in self.rows}
-            if len(known) == len(keys):
-                answers = np.stack(list(known.values()))
-            else:
-                answers = self.teacher(image).float().cpu().numpy()
-                self._add(file, self.rows, keys, answers)
-                for row, each in known.items():
-                    answers[row] = each
+            records = [self._read(file, self.rows.get(key)) for key in keys]
+            passed = [row for row, each in enumerate(records) if each is None or each["batch"].tobytes() == batch]
+            for row in set(range(len(keys))).difference(passed):
+                answers[row] = records[row]["logits"]
+            if passed:
+                answers[passed] = self.teacher(image[passed]).float().cpu().numpy()
+                self._add(file, self.rows, {keys[row]: answers[row] for row in passed}, batch)
         return torch.from_numpy(answers).to(image.device)
 
     def delete(self) -> None:
@@ -74,22 +76,28 @@ class RememberedTeacher:
         self.path.touch()
         num = min(self.path.stat().st_size // self.record.itemsize, self.max_records)
         records = np.memmap(self.path, self.record, "r", shape=(num,)) if num else np.zeros(0, self.record)
-        intact = [record["checksum"] == _checksum(record["key"].tobytes(), record["logits"]) for record in records]
+        intact = [record["checksum"] == _checksum(record) for record in records]
         num = intact.index(False) if False in intact else num
         os.truncate(self.path, num * self.record.itemsize)
         return {record["key"].tobytes(): row for row, record in enumerate(records[:num])}
 
-    def _read(self, file: BinaryIO, row: int) -> NDArray[np.float32]:
+    def _read(self, file: BinaryIO, row: int | None) -> Any:
+        """A record, or None."""
+        if row is None:
+            return None
         file.seek(row * self.record.itemsize)
-        return np.frombuffer(file.read(self.record.itemsize), self.record)[0]["logits"]
+        return np.frombuffer(file.read(self.record.itemsize), self.record)[0]
 
-    def _add(self, file: BinaryIO, rows: dict[bytes, int], keys: list[bytes], logits: NDArray[np.float32]) -> None:
+    def _add(
+        self, file: BinaryIO, rows: dict[bytes, int], answers: dict[bytes, NDArray[np.float32]], batch: bytes
+    ) -> None:
         """Store the new ones among these answers, as many as the limit allows; none at all if the disk is full."""
         file.seek(len(rows) * self.record.itemsize)
-        for key, each in zip(keys, logits, strict=True):
+        for key, logits in answers.items():
             if key in rows or len(rows) >= self.max_records:
                 continue
-            record = np.array((key, each, _checksum(key, each)), self.record)
+            record = np.array((key, batch, logits, 0), self.record)
+            record["checksum"] = _checksum(record)
             try:
                 whole = file.write(record.tobytes()) == self.record.itemsize
                 reason = "the disk is full"
@@ -104,5 +112,6 @@ class RememberedTeacher:
             rows[key] = len(rows)
 
 
-def _checksum(key: bytes, logits: NDArray[np.float32]) -> int:
-    return zlib.crc32(np.ascontiguousarray(logits).data, zlib.crc32(key))
+def _checksum(record: Any) -> int:
+    """The checksum of all fields but the last, which is this."""
+    return zlib.crc32(record.tobytes()[:-4])
