@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from vitrail import __version__, plug
+from vitrail.console import print_wrapped
 from vitrail.errors import VitrailError
 
 COMMANDS = "vitrail.cli"
@@ -80,7 +81,7 @@ def main() -> None:
         code = build_app()(standalone_mode=False)
         sys.stdout.flush()  # so that a full disk or a closed pipe fails here, not at interpreter shutdown
     except VitrailError as error:
-        print(error, file=sys.stderr)
+        print_wrapped(str(error), file=sys.stderr)
         code = 2
     except (KeyboardInterrupt, typer.Abort) as stop:
         # An interrupted run says where it was saved and how to resume; Typer wraps that exception.

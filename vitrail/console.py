@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -41,6 +43,20 @@ def remark(text: str, *, quiet: bool) -> None:
     """Print a line on standard error."""
     if not quiet:
         print(text, file=sys.stderr)
+
+
+def print_wrapped(text: str, *, file: TextIO | None = None) -> None:
+    """Print lines of text; a terminal breaks them between words, and paths stay whole."""
+    file = sys.stdout if file is None else file
+    width = shutil.get_terminal_size().columns if file.isatty() else 0
+    for line in text.splitlines():
+        indent = line[: len(line) - len(line.lstrip())]
+        print(
+            textwrap.fill(line, width, subsequent_indent=f"{indent}  ", break_long_words=False, break_on_hyphens=False)
+            if width
+            else line,
+            file=file,
+        )
 
 
 def print_table(titles: list[str], rows: list[list[str]]) -> None:

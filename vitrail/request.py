@@ -179,7 +179,11 @@ def _open_unlabelled(data: str | Path | Source | None, recipe: str, data_dir: st
             got="--unlabelled.",
             hint="--recipe auto or noisy_student.",
         )
-    return data if data is None or isinstance(data, Source) else open_unlabelled(data, data_dir=data_dir)
+    try:
+        return data if data is None or isinstance(data, Source) else open_unlabelled(data, data_dir=data_dir)
+    except DataError as error:
+        wrong = f"the unlabelled images cannot be opened: {error.wrong}"
+        raise DataError(wrong, got=error.got or f"--unlabelled {data}.", hint=error.hint) from None
 
 
 def _open_source(

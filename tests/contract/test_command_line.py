@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import re
 import sys
 
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from vitrail import plug
 from vitrail.__main__ import build_app
+from vitrail.console import print_wrapped
 
 
 @pytest.mark.parametrize("verb", plug.entries("vitrail.cli"))
@@ -35,6 +37,21 @@ def test_a_narrow_terminal_drops_columns_not_names(
     print_table(["name", "params", "GFLOPs"], [["vit_base", "86.6 M", "35.1"]])
     lines = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out).splitlines()
     assert [line.split() for line in lines] == [["name", "params"], ["vit_base", "86.6", "M"]]
+
+
+def test_a_terminal_breaks_lines_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    text = "RunError: there is no run here.\n  Got /a/path-that/is-longer/than-the/width."
+    monkeypatch.setenv("COLUMNS", "20")
+    terminal, pipe = Terminal(), io.StringIO()
+    for file in (terminal, pipe):
+        print_wrapped(text, file=file)
+    wrapped = ["RunError: there is", "  no run here.", "  Got", "    /a/path-that/is-longer/than-the/width."]
+    assert terminal.getvalue().splitlines() == wrapped
+    assert pipe.getvalue() == f"{text}\n"
 
 
 def test_an_interrupt_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:

@@ -51,10 +51,10 @@ def command(
         if pair.paired is None:
             print(f"{printable(pair.name)}: evaluated on other images, so the scores cannot be compared.")
             continue
-        difference = percent(pair.paired.difference, 2, signed=True)
+        low, high = (f"{100 * end:+.2f}" for end in pair.paired.interval)
         verdict = "significant" if pair.significant else "not significant"
         print(
-            f"{printable(pair.name)}: {difference} ({percent_range(pair.paired.interval, 2, signed=True)}) on "
-            f"{pair.n:,} images, {verdict} (p = {pair.paired.p_value:.2g})"
+            f"{printable(pair.name)}: {100 * pair.paired.difference:+.2f} points ({low} to {high}) against "
+            f"{printable(result.entries[0].name)} on {pair.n:,} images, {verdict} (p = {pair.paired.p_value:.2g})"
         )
     remark(f"Curves, settings and classes: {out}", quiet=quiet)

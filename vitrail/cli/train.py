@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vitrail.console import DataArgument, DataDirOption, JsonFlag, QuietFlag, print_json
+from vitrail.console import DataArgument, DataDirOption, JsonFlag, QuietFlag, print_json, print_wrapped
 from vitrail.percent import percent, percent_range
 from vitrail.progress import duration, progress_view
 
@@ -176,12 +176,12 @@ def _describe_translations(split: str, language: str, score: dict[str, Any]) -> 
 
 def _print_result(result: Any, *, scores: bool) -> None:
     for line in result.story:
-        print(line)
+        print_wrapped(line)
     if not scores:
         return
     for split, score in (("validation", result.val), ("test", result.test)):
         if score:
-            print(_describe_score(split, score, "clips" if result.samples_per_second else "images"))
+            print_wrapped(_describe_score(split, score, "clips" if result.samples_per_second else "images"))
     if result.folds:
         folds = result.folds
         print(

@@ -16,7 +16,7 @@ from vitrail.percent import percent
 
 SIDE = 224
 NUM_DRAWS = 3
-TITLES = ("hidden", "predicted", "original")
+TITLES = ("visible", "predicted", "original")
 
 
 @dataclass(frozen=True, kw_only=True)

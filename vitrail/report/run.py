@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,17 @@ from vitrail.report.scaling import scaling_values
 from vitrail.report.thumbnails import Thumbnails
 from vitrail.run.artefact import ALIGNMENT, CLIPS, kind_of, load
 from vitrail.run.calibrate import read_calibration
-from vitrail.run.directory import FOLDS, METRICS, SCALING, check_table, invalid, read_document, stored_config
+from vitrail.run.directory import (
+    CONFIG,
+    FOLDS,
+    METRICS,
+    SCALING,
+    STAGES,
+    check_table,
+    invalid,
+    read_document,
+    stored_config,
+)
 from vitrail.run.predictions import PREDICTIONS, SUMMARY, SUSPECT_RATIO, PredictionRow, read_predictions, suspects
 from vitrail.run.schema import ACCOUNT_FILE, CLASSIFIER_ACCOUNT_FILE, FOLDS_FILE, METRICS_LINE, SCALING_FILE
 from vitrail.run.text_model import TEXT_KINDS
@@ -73,7 +83,8 @@ def write_report(path: Path, source: Source, *, model: Classifier | None = None)
         **run,
         noun=noun,
         story=DATA_CHECK.sub("", run["facts"]["story"]),
-        charts=training_charts([("", run["metrics"])]),
+        charts=training_charts([("", run["metrics"])] if run["metrics"] else _stages(path, run["config"])),
+        overfits=_ends_above(run["metrics"]),
         matrix=confusion_table(run["summary"], rows),
         errors=[
             (
@@ -127,13 +138,15 @@ def read_run(path: Path) -> dict[str, Any]:
 
 def read_files(path: Path, *, kind: str) -> dict[str, Any]:
     """Read the files that runs of every kind have; refuse a run of another kind."""
+    if (path / CONFIG).is_file() and not (path / SUMMARY).is_file():
+        raise RunError(f"{path} is not a finished run.", hint="the command that started it again: it resumes.")
     try:
         (path / SUMMARY).stat()  # a folder that is no run has none
         schema = CLASSIFIER_ACCOUNT_FILE if kind in CLASSIFIERS else ACCOUNT_FILE
         config = stored_config(path) or {}
         found = config.get("kind", "classification")
         if found != kind:
-            raise ValueError(f"a run of the kind {found}, not {kind}")
+            raise RunError(f"{path} is not a run of the kind {kind}.", got=f"a run of the kind {found}.")
         document = read_document(path / SUMMARY, schema)
         facts, result = document["facts"], document["result"]
         scores = result if kind in (*TEXT_KINDS, ALIGNMENT) else document
@@ -169,6 +182,20 @@ def _read_metrics(path: Path) -> list[dict[str, Any]]:
     for each in metrics:
         each["step"] = float(each["step"])
     return metrics
+
+
+def _stages(path: Path, config: Mapping[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """The name and the metrics of each stage, for a run that consists of stages."""
+    found = [(str(name), _read_metrics(path / STAGES / str(name) / METRICS)) for name in config.get("stages", ())]
+    return [(name, metrics) for name, metrics in found if metrics]
+
+
+def _ends_above(metrics: Sequence[dict[str, Any]]) -> bool:
+    """Whether the last validation loss is higher than the last training loss."""
+    last: dict[str, Any] = {}
+    for each in metrics:
+        last |= {key: value for key, value in each.items() if value is not None}
+    return "val_loss" in last and "loss" in last and last["val_loss"] > last["loss"]
 
 
 def _group_findings(findings: Sequence[Sequence[str]]) -> list[tuple[str, str, int, list[str]]]:

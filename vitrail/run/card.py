@@ -75,8 +75,8 @@ def model_card(
     unknown = (
         f"it always answers with one of its {facts['classes']} classes."
         if calibration.limit is None
-        else f'it flags many of them as "unknown", and about {percent(calibration.false_alarms, 0)} of familiar '
-        f"{modality}s too."
+        else f'it flags many of them as "unknown", and is meant to flag {percent(calibration.false_alarms, 0)} of '
+        f"familiar {modality}s too."
     )
     return TEMPLATE.format(
         **{**facts, "torch": facts["versions"]["torch"]},
@@ -92,7 +92,7 @@ def model_card(
         opens=opens,
         calibrated=calibrated,
         unknown=unknown,
-        curves=" `metrics.jsonl` has losses and scores by step." if result["steps"] else "",
+        curves=" Losses and scores by step are in `metrics.jsonl`, here or in `stages/`." if result["steps"] else "",
         seconds=result["seconds"],
         recipe=result["recipe"],
     )
