@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import PositiveInt
+from pydantic import PositiveInt, model_validator
 
 from vitrail.contract import Model
 from vitrail.data.augment import Augment
 from vitrail.data.masked_image import MaskedImagePreparation, PatchMasking
 from vitrail.errors import SpecError
 from vitrail.model.vit import VisionTransformer
-from vitrail.objective.mae import Mae
+from vitrail.objective.mae import HEAD_WIDTH, MIN_WIDTH, Mae, num_heads
 from vitrail.objective.masked_image.base import MaskedImage
 from vitrail.objective.masked_patches import MaskedPatches
 from vitrail.spec import OpenFraction, Spec
+from vitrail.tokens import format_size
 
+MIN_PATCHES = 2
 MAE_RATE, PAPER_RATE = 0.75, 0.5  # hidden patches in arXiv 2111.06377 and in arXiv 2010.11929
 
 
@@ -29,6 +31,17 @@ class MaskingSpec(Spec):
     decoder_width: PositiveInt = 128
     decoder_depth: PositiveInt = 2
     """The decoder of mae, which is not part of the pretrained model."""
+
+    @model_validator(mode="after")
+    def _check_width(self) -> Self:
+        heads = num_heads(self.decoder_width)
+        if self.decoder_width < MIN_WIDTH or self.decoder_width % 4 or self.decoder_width % heads:
+            raise SpecError(
+                f"the decoder has a head per {HEAD_WIDTH} channels, and sines and cosines as positions.",
+                got=f"decoder_width={self.decoder_width}.",
+                hint=f"a multiple of {HEAD_WIDTH}, such as decoder_width=128.",
+            )
+        return self
 
     @property
     def masking(self) -> PatchMasking:
@@ -53,6 +66,12 @@ def build_objective(spec: MaskingSpec, model: Model) -> MaskedImage:
     """The objective for this model, with new parameters."""
     network = as_vision_transformer(model)
     cell, width, preprocess = network.spec.stem.cell, network.spec.width, network.preprocess
+    if network.spec.layout.num_cells < MIN_PATCHES:
+        raise SpecError(
+            f"some patches are hidden and others are not, so an image needs at least {MIN_PATCHES}.",
+            got=f"patches of {format_size(cell)} in images of {format_size(network.spec.image_size)} pixels.",
+            hint="a model with smaller patches.",
+        )
     if spec.target == "mae":
         attention = network.spec.attention
         if attention.needs_grid:

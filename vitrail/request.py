@@ -13,7 +13,7 @@ from vitrail.contract import Classifier
 from vitrail.data.find import as_numbers, open_data
 from vitrail.data.table import IMAGE, Source
 from vitrail.data.unlabelled import open_unlabelled
-from vitrail.errors import DataError, SpecError, WeightsError
+from vitrail.errors import DataError, SpecError, VitrailError, WeightsError
 from vitrail.inspection.adopt import adopt
 from vitrail.run.open import open_model
 from vitrail.training.recipe.image.pseudo import check_tables
@@ -160,7 +160,7 @@ def _open_teacher(teacher: str | Path | nn.Module | None, recipe: str, *, needed
         return adopt(teacher)
     try:
         return None if teacher is None else open_model(teacher)
-    except WeightsError as error:
+    except VitrailError as error:
         hint = "a run, an exported model or a weight file of one of the catalogue's models that knows these classes."
         raise WeightsError(f"the teacher cannot be opened: {error.wrong}", got=error.got, hint=hint) from None
 

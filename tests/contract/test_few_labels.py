@@ -18,15 +18,18 @@ from tests.contract.disturbed import KILLED
 from tests.contract.forked import bits
 from tests.forge import Forge, command
 from vitrail import load, plug
+from vitrail.calibration import Calibration
 from vitrail.catalogue import create_model
 from vitrail.contract import Classifier
 from vitrail.data.transform import Preprocess
-from vitrail.errors import DataError, WeightsError
+from vitrail.errors import DataError, SpecError, WeightsError
+from vitrail.inspection import sharpness as sharpness_module
 from vitrail.inspection.sharpness import measure_sharpness
 from vitrail.objective.classify import Classify
 from vitrail.objective.distill import Distill
 from vitrail.training.recipe.image.teacher import Teacher
 from vitrail.training.sam import ascended
+from vitrail.training.task import Task
 from vitrail.verbs.bench import sharpness
 from vitrail.verbs.export import export
 from vitrail.verbs.train import train
@@ -155,6 +158,10 @@ def test_a_teacher_of_other_classes(teacher: Path) -> None:
         Teacher(theirs, Preprocess(size=(8, 8)), ("cat", *theirs.labels[1:]))
     with pytest.raises(WeightsError, match="10 classes; the data has 3"):
         Teacher(theirs, Preprocess(size=(8, 8)), theirs.labels[:3])
+    theirs.describe(calibration=Calibration(multi_label=True))
+    with pytest.raises(WeightsError, match="any number of labels"):
+        Teacher(theirs, Preprocess(size=(8, 8)), theirs.labels)
+    theirs.describe(calibration=Calibration())
     theirs.labels = ()
     with pytest.raises(WeightsError, match="does not say which classes"):
         Teacher(theirs, Preprocess(size=(8, 8)), ("cat", "dog"))
@@ -162,6 +169,21 @@ def test_a_teacher_of_other_classes(teacher: Path) -> None:
     grey.labels = tuple("0123456789")
     with pytest.raises(WeightsError, match="cannot read the student's images"):
         Teacher(grey, Preprocess(size=(8, 8)), grey.labels)
+
+
+def test_the_teacher_counts_where_a_model_is_chosen(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = []
+
+    def measure(_: Task, model: Classifier, objective: object = None) -> float:
+        measured.append((model.name, type(objective)))
+        return 1e6
+
+    monkeypatch.setattr(Task, "measure_speed", measure)
+    train("digits", recipe="distill", teacher=teacher, run=tmp_path / "run", minutes=0.02, settings=FAST[:3])
+    assert len(measured) == 2, "for the choice of the model and of the augmentation"
+    assert {kind for _, kind in measured} == {Distill}
 
 
 def test_sam_goes_up_and_exactly_back() -> None:
@@ -236,10 +258,13 @@ def test_the_largest_eigenvalue_is_the_hessians() -> None:
     )
 
 
-def test_the_sharpness_of_a_run(teacher: Path, tmp_path: Path) -> None:
+def test_the_sharpness_of_a_run(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = sharpness(teacher, "digits", out=tmp_path / "sharp.png")
     assert found.num_images == 256
     assert found.eigenvalue > 0
+    assert found.converged
+    monkeypatch.setattr(sharpness_module, "MAX_ITERATIONS", 2)
+    assert not sharpness(teacher, "digits", out=tmp_path / "sharp.png").converged
     assert (tmp_path / "sharp.png").stat().st_size > 5000
     with pytest.raises(DataError, match="images of its classes"):
         sharpness(teacher, _two_classes(tmp_path), out=tmp_path / "other.png")
@@ -249,6 +274,13 @@ def test_the_sharpness_of_a_run(teacher: Path, tmp_path: Path) -> None:
 def _two_classes(folder: Path) -> Path:
     np.savez(folder / "two.npz", x=np.zeros((8, 8, 8), dtype=np.uint8), y=np.arange(8) % 2)
     return folder / "two.npz"
+
+
+def test_infinite_learning_rates_are_refused() -> None:
+    for recipe in LR:
+        for has_weights in (False, True):
+            with pytest.raises(SpecError, match="lr"):
+                plug.load("vitrail.training.recipe", recipe).spec(has_weights=has_weights).parse({"lr": float("inf")})
 
 
 LR = {"distill": 3e-4, "noisy_student": 1e-4, "pretrain": 1e-4}  # from weights

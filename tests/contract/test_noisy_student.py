@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,7 @@ import torch
 
 from tests.contract import forked
 from tests.contract.disturbed import KILLED
-from tests.contract.small_images import table_of
+from tests.contract.small_images import table_of, write_folder
 from tests.forge import Forge, command
 from vitrail import load
 from vitrail.contract import Classifier
@@ -23,7 +26,7 @@ from vitrail.data.prepare.image import image_loader
 from vitrail.data.transform import Preprocess
 from vitrail.errors import DataError, SpecError, UnknownNameError
 from vitrail.training.recipe import noisy_student
-from vitrail.training.recipe.image.pseudo import choose_rows
+from vitrail.training.recipe.image.pseudo import check_tables, choose_rows
 from vitrail.training.task import Outcome, Task
 from vitrail.verbs.train import train
 
@@ -93,6 +96,7 @@ def test_noisy_student(noisy: Path) -> None:
     assert (noisy / "stages" / "teacher" / "metrics.jsonl").is_file()
     assert (noisy / "stages" / "student-1" / "metrics.jsonl").is_file()
     assert result["steps"] >= 80
+    assert "</span>teacher" in (noisy / "report.html").read_text(), "several trainings by name"
 
 
 def test_labels_of_the_unlabelled_are_not_read(
@@ -133,6 +137,7 @@ def test_noisy_student_chooses_its_model_and_its_teacher(
         result = train(few, recipe="noisy_student", unlabelled=others, weights=noisy, run=run, settings=words)
         assert (result.story[-1] == "The probe was refitted on all 200 images.") == (not number)
         assert (run / "stages" / "teacher" / "metrics.jsonl").is_file() == bool(number), "a probe has no steps"
+        assert number or "</span>training loss" in (run / "report.html").read_text(), "of the only training"
 
 
 @pytest.mark.parametrize("change", ["", "warm_start=false", "student_model=deit_mu_patch4_8"])
@@ -169,6 +174,53 @@ def test_without_confident_predictions_the_teacher_trains_on(
     assert sorted(path.name for path in (run / "stages").iterdir()) == ["alone", "teacher"]
 
 
+def test_images_to_judge_by_are_not_learned(digits: tuple[Path, Path], tmp_path: Path) -> None:
+    """Copies of validation and test images among the unlabelled ones are left out."""
+    few, _ = digits
+    stored, copies = np.load(few), tmp_path / "copies.npz"
+    np.savez(copies, x=np.concatenate([stored["x_test"], stored["x_train"]]), y=np.zeros(497, dtype=np.int64))
+    settings = [*FAST, "confidence=0.01"]  # all of them
+    result = train(few, recipe="noisy_student", unlabelled=copies, model=MODEL, run=tmp_path / "run", settings=settings)
+    labelled = re.search(r"Student 1, (\d+) of 497 images \(without (\d+) that are validation", result.story[1])
+    assert labelled is not None, result.story
+    assert int(labelled[1]) <= 200 - 20
+    assert int(labelled[2]) > 20
+
+
+def test_unreadable_unlabelled_images_do_not_end_a_run(tmp_path: Path) -> None:
+    write_folder(tmp_path / "few", 60)
+    write_folder(tmp_path / "others", 30)
+    (tmp_path / "others" / "a" / "broken.png").write_bytes(b"broken")
+    options: dict[str, Any] = {"recipe": "noisy_student", "unlabelled": tmp_path / "others", "model": MODEL}
+    result = train(tmp_path / "few", **options, run=tmp_path / "run", settings=[*FAST, "steps=2", "confidence=0.01"])
+    assert "of 31 images, 1 of them unreadable" in result.story[1]
+
+
+@pytest.mark.parametrize("generations", range(1, 13))
+def test_the_last_student_has_the_rest_of_the_minutes(generations: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exactly, because the end of a run has its time reserved in the stage that ends at 1."""
+    untils = []
+
+    def make(*_: Any, until: float, **__: Any) -> Any:
+        untils.append(until)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(noisy_student, "make_student_stage", make)
+    for settings in (noisy_student.Spec(generations=generations), noisy_student.TuningSpec(generations=generations)):
+        task: Any = SimpleNamespace(settings=settings)
+        for number in range(1, generations + 1):
+            with pytest.raises(KeyboardInterrupt):
+                noisy_student._train_student(task, number, None, None)  # type: ignore[arg-type]
+        assert untils.pop() == 1.0
+        assert all(until < 1.0 for until in untils)
+
+
+def test_unlabelled_data_of_another_kind() -> None:
+    images = table_of([0, 1])
+    with pytest.raises(DataError, match="another kind"):
+        check_tables(images, replace(images, modalities=("sound",)))
+
+
 def test_bad_unlabelled_data(digits: tuple[Path, Path], tmp_path: Path) -> None:
     few, others = digits
     with pytest.raises(DataError, match="needs images without labels"):
@@ -190,7 +242,7 @@ def test_bad_unlabelled_data(digits: tuple[Path, Path], tmp_path: Path) -> None:
         (
             "resnet26_32",
             ("model.hidden=48",),
-            "students' model resnet26_32 cannot be made: there is no setting 'hidden'",
+            "student_model=resnet26_32 cannot be built: there is no setting 'hidden'",
         ),
     ],
 )

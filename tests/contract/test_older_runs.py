@@ -53,6 +53,13 @@ def test_an_interrupted_run_resumes(runs: Path) -> None:
     assert (config["kind"], config["objective"]) == ("classification", "classify")
 
 
+def test_a_finished_run_without_a_summary_is_not_called_unfinished(runs: Path, tmp_path: Path) -> None:
+    finished = runs / "finished"
+    (finished / "account.json").unlink(missing_ok=True)
+    with pytest.raises(RunError, match="earlier version"):
+        vitrail.compare([finished, finished], page=tmp_path / "page.html")
+
+
 def test_an_interrupted_run_ends_near_the_one_that_was_not(runs: Path) -> None:
     """Not bit for bit: it was made on another machine, and Muon computes in batches since 0.2."""
     train(runs / "interrupted")

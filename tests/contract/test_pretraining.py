@@ -79,6 +79,18 @@ def test_a_backbone_without_its_decoder(runs: dict[str, Path]) -> None:
         assert [line["step"] for line in lines if "val_knn" in line] == [4, 8]
 
 
+def test_only_features_without_labels_are_called_so(runs: dict[str, Path], data: Path, tmp_path: Path) -> None:
+    """Weights to go on from may have been trained with labels."""
+    words = [*FAST, "steps=1", "lr=1e-12"]
+    train(data, weights=runs["mae"], recipe="pretrain", run=tmp_path / "more", settings=words)
+    for run, weights in ((runs["mae"], None), (tmp_path / "more", str(runs["mae"]))):
+        page, card = ((run / name).read_text() for name in ("report.html", "README.md"))
+        assert ("has not seen a label" in page) == ("without having seen a label" in card) == (weights is None)
+        if weights is not None:
+            assert f"started from {weights}" in page
+            assert f"started from {weights}" in card
+
+
 def test_training_starts_from_it(runs: dict[str, Path], data: Path, tmp_path: Path) -> None:
     result = train(
         data,
@@ -218,6 +230,9 @@ def test_two_processes_agree(target: str, data: Path, tmp_path: Path, forge: For
         (["model.attention=axial"], "axial attention needs the whole grid"),
         (["sam=0"], "sam"),
         (["sam=-0.1"], "sam"),
+        (["decoder_width=100"], r"Got decoder_width=100.\n  Try a multiple of 32"),
+        (["decoder_width=66"], "Got decoder_width=66"),
+        (["model.image_size=4"], "an image needs at least 2"),
     ],
 )
 def test_bad_settings(words: list[str], match: str, data: Path, tmp_path: Path) -> None:
@@ -234,4 +249,8 @@ def test_bad_models_and_data(data: Path, tmp_path: Path) -> None:
     Image.new("RGB", (16, 16)).save(few / "a.png")
     with pytest.raises(DataError, match="at least 4 images"):
         train(few, recipe="pretrain", model=MODEL, run=tmp_path / "run")
+    write_folder(tmp_path / "odd" / "val", 6)
+    write_folder(tmp_path / "odd" / "test", 6)
+    with pytest.raises(DataError, match="no training split"):
+        train(tmp_path / "odd", recipe="pretrain", model=MODEL, run=tmp_path / "run")
     assert not (tmp_path / "run" / "checkpoints").exists()

@@ -80,7 +80,8 @@ def _measure_sharpness(run: str | None, images: str | None, out: Path, *, as_jso
     if as_json:
         print_json({**asdict(found), "figure": str(out)})
         return
-    print(f"largest eigenvalue of the Hessian {found.eigenvalue:.4g} ({found.iterations} iterations)")
+    iterations = f"{found.iterations} iterations{'' if found.converged else ', not converged'}"
+    print(f"largest eigenvalue of the Hessian {found.eigenvalue:.4g} ({iterations})")
     for name, losses in (("along its eigenvector", found.worst), ("along a random direction", found.random)):
         print(f"loss {found.loss:.4g}; {max(losses):.4g} at most within {found.distances[-1]:g} {name}")
     print(f"Figure: {out}")

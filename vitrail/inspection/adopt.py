@@ -84,14 +84,22 @@ def _rebuild(foreign: Any) -> Classifier:
             preprocess = from_timm(pretrained_cfg)
         except SpecError:
             preprocess = None
-    names = config.get("id2label") or {}
-    named = len(names) == spec.num_classes and not str(names.get(0, "")).startswith("LABEL_")
     rebuilt.about = About(
         name=pretrained_cfg.get("architecture", ""),
         preprocess=catalogue.preprocess_for("", spec, preprocess),
-        labels=tuple(str(names[number]) for number in range(spec.num_classes)) if named else (),
+        labels=_class_names(foreign, config, pretrained_cfg, spec.num_classes),
     )
     return rebuilt.eval()
+
+
+def _class_names(foreign: Any, config: dict[str, Any], pretrained_cfg: dict[str, Any], num: int) -> tuple[str, ...]:
+    """The names of the classes: transformers' `id2label`, timm's `label_names` or an attribute `labels`; or none."""
+    by_number = config.get("id2label") or {}
+    names: Any = [by_number[number] for number in sorted(by_number)]
+    names = names or pretrained_cfg.get("label_names") or getattr(foreign, "labels", ())
+    if len(names) != num or str(names[0]).startswith("LABEL_"):
+        return ()
+    return tuple(map(str, names))
 
 
 def _infer_spec(foreign: Any, state: State, facts: dict[str, Any], name: str) -> ImageSpec:

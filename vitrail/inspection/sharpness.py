@@ -20,7 +20,7 @@ from vitrail.nn.attention.full import set_fused
 from vitrail.nn.displace import displaced
 
 NUM_IMAGES, BATCH_SIZE = 256, 64
-MAX_ITERATIONS, TOLERANCE = 30, 0.01
+MAX_ITERATIONS, TOLERANCE = 100, 0.01
 RADIUS, NUM_DISTANCES = 0.5, 11
 Batches = Sequence[tuple[Float[Tensor, "B C Y X"], Int64[Tensor, " B"]]]
 
@@ -32,6 +32,8 @@ class Sharpness:
     eigenvalue: float
     """The largest of the Hessian, by magnitude."""
     iterations: int
+    converged: bool
+    """Whether the eigenvalue had settled within a percent when the iterations ended."""
     loss: float
     num_images: int
     distances: tuple[float, ...]
@@ -65,14 +67,15 @@ def measure_sharpness(
     generator = torch.Generator().manual_seed(seed)
     direction = random_direction(parameters, generator)
     total = MAX_ITERATIONS + 2 * NUM_DISTANCES
-    eigenvalue, iterations = 0.0, 0
+    eigenvalue, iterations, converged = 0.0, 0, False
     for iterations in range(1, MAX_ITERATIONS + 1):
         product = hessian_product(model, parameters, direction, batches)
         before, eigenvalue = eigenvalue, sum((a * b).sum().item() for a, b in zip(direction, product, strict=True))
         direction = normalise(product)
         if progress is not None:
             progress(iterations, total)
-        if abs(eigenvalue - before) <= TOLERANCE * abs(eigenvalue):
+        converged = abs(eigenvalue - before) <= TOLERANCE * abs(eigenvalue)
+        if converged:
             break
     distances = torch.linspace(-RADIUS, RADIUS, NUM_DISTANCES).tolist()
     lines = []
@@ -88,6 +91,7 @@ def measure_sharpness(
     return Sharpness(
         eigenvalue=eigenvalue,
         iterations=iterations,
+        converged=converged,
         loss=mean_loss(model, batches),
         num_images=sum(len(labels) for _, labels in batches),
         distances=tuple(distances),

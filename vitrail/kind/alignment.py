@@ -44,7 +44,7 @@ from vitrail.training.recipe.several.retrieval import (
 )
 from vitrail.training.recipe.several.settings import AlignSettings, WeightsSettings
 from vitrail.training.settings import CommonSettings
-from vitrail.training.splits import Splits
+from vitrail.training.splits import Splits, check_training_split
 from vitrail.training.task import Outcome, Task, no_answer_cost
 from vitrail.training.view import View
 from vitrail.training.world import World
@@ -88,10 +88,7 @@ def make_splits(
     """Take the splits of the data or hold out random samples, and learn the tokenizer from the training texts."""
     assert isinstance(source, AlignedTable)
     names = source.split_names
-    if names and "train" not in names:
-        raise DataError(
-            "there is no training split.", got=f"the splits {', '.join(names)}.", hint="a split called train."
-        )
+    check_training_split(source)
     train = source.split("train") if names else source
     if len(train) < MIN_SAMPLES:
         raise DataError(f"alignment needs at least {MIN_SAMPLES} samples.", got=f"{len(train)}.", hint="more samples.")

@@ -27,7 +27,7 @@ from vitrail.training.recipe.image.finish import write_run
 from vitrail.training.recipe.image.models import make_image_models
 from vitrail.training.recipe.pretrain import PretrainSettings
 from vitrail.training.settings import CommonSettings
-from vitrail.training.splits import Splits
+from vitrail.training.splits import Splits, check_training_split
 from vitrail.training.task import Outcome, Task, no_answer_cost
 from vitrail.training.view import View
 from vitrail.training.world import World
@@ -57,7 +57,8 @@ def make_splits(source: Source, settings: CommonSettings, view: View, world: Wor
                 "shards need a validation split.", got=f"{source.origin} without one.", hint="a folder val with shards."
             )
         return Splits(source.split("train"), source.split("val"), None, "The data has its own validation split.")
-    train = source.split("train") if "train" in names else source
+    check_training_split(source)
+    train = source.split("train") if names else source
     if len(train) < MIN_IMAGES:
         raise DataError(f"pretraining needs at least {MIN_IMAGES} images.", got=f"{len(train)}.", hint="more images.")
     rng = make_rng("split", seed=settings.seed, epoch=0)
@@ -109,7 +110,11 @@ def finish(task: Task, recipe: str, outcome: Outcome) -> dict[str, Any]:
         outcome,
         scores={"val": score},
         objective="mae" if settings.target == "mae" else "masked_patches",
-        facts={"target": settings.target, "mask_rate": settings.masking.rate},
+        facts={
+            "target": settings.target,
+            "mask_rate": settings.masking.rate,
+            "weights": task.config["request"]["weights"],
+        },
         card=lambda facts, result, opens: pretraining_card(facts=facts, result=result, loadable_by=opens),
         write_tables=lambda document: write_json(task.run / SUMMARY, {**document, "val": score}),
     )

@@ -22,7 +22,7 @@ from vitrail.objective.masked_image.base import MaskedImage
 from vitrail.tokens import Layout, Tokens
 
 INIT_STD = 0.02
-HEAD_WIDTH = 32
+HEAD_WIDTH, MIN_WIDTH = 32, 8  # of the decoder
 EPS = 1e-6
 
 
@@ -44,7 +44,7 @@ class Mae(MaskedImage):
         self.embed = nn.Linear(width, decoder_width)
         self.mask_token = nn.Parameter(torch.empty(decoder_width).normal_(std=INIT_STD))
         self.blocks = build_encoder(
-            lambda: Attention(width=decoder_width, heads=max(1, decoder_width // HEAD_WIDTH)),
+            lambda: Attention(width=decoder_width, heads=num_heads(decoder_width)),
             depth=decoder_depth,
             width=decoder_width,
             hidden=4 * decoder_width,
@@ -91,6 +91,11 @@ class Mae(MaskedImage):
         mean, var = wanted.mean(dim=-1, keepdim=True), wanted.var(dim=-1, keepdim=True)
         std = (var + EPS).sqrt()
         return (wanted - mean) / std, mean, std
+
+
+def num_heads(width: int) -> int:
+    """The number of heads of a decoder of this width."""
+    return max(1, width // HEAD_WIDTH)
 
 
 def visible_places(hidden: Tensor, num: int) -> Tensor:

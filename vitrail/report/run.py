@@ -33,6 +33,7 @@ from vitrail.run.directory import (
     CONFIG,
     FOLDS,
     METRICS,
+    RESULT,
     SCALING,
     STAGES,
     check_table,
@@ -77,14 +78,15 @@ def write_report(path: Path, source: Source, *, model: Classifier | None = None)
     shown = (*selected, *errors[:NUM_ERRORS], *suspect_rows[:NUM_SUSPECTS])
     thumbnails = Thumbnails(source, [row.path for row in shown])
     model = model if model is not None else load(path)
+    trainings = _trainings(path, run)
     page = render_template(
         "vitrail.report",
         "run.html",
         **run,
         noun=noun,
         story=DATA_CHECK.sub("", run["facts"]["story"]),
-        charts=training_charts([("", run["metrics"])] if run["metrics"] else _stages(path, run["config"])),
-        overfits=_ends_above(run["metrics"]),
+        charts=training_charts(trainings),
+        overfits=_ends_above(trainings[-1][1]) if trainings else False,
         matrix=confusion_table(run["summary"], rows),
         errors=[
             (
@@ -139,6 +141,11 @@ def read_run(path: Path) -> dict[str, Any]:
 def read_files(path: Path, *, kind: str) -> dict[str, Any]:
     """Read the files that runs of every kind have; refuse a run of another kind."""
     if (path / CONFIG).is_file() and not (path / SUMMARY).is_file():
+        if (path / RESULT).is_file():
+            raise RunError(
+                f"{path} was trained by an earlier version, which kept less of it.",
+                hint="training it again in another --run.",
+            )
         raise RunError(f"{path} is not a finished run.", hint="the command that started it again: it resumes.")
     try:
         (path / SUMMARY).stat()  # a folder that is no run has none
@@ -184,10 +191,13 @@ def _read_metrics(path: Path) -> list[dict[str, Any]]:
     return metrics
 
 
-def _stages(path: Path, config: Mapping[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """The name and the metrics of each stage, for a run that consists of stages."""
-    found = [(str(name), _read_metrics(path / STAGES / str(name) / METRICS)) for name in config.get("stages", ())]
-    return [(name, metrics) for name, metrics in found if metrics]
+def _trainings(path: Path, run: Mapping[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """The name and the metrics of each stage in which a model was trained; of a single training without its name."""
+    if run["metrics"]:
+        return [("", run["metrics"])]
+    names = [str(name) for name in run["config"].get("stages", ())]
+    found = [(name, metrics) for name in names if (metrics := _read_metrics(path / STAGES / name / METRICS))]
+    return [("", found[0][1])] if len(found) == 1 else found
 
 
 def _ends_above(metrics: Sequence[dict[str, Any]]) -> bool:

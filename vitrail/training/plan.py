@@ -72,6 +72,7 @@ def _make_update(learner: Learner, settings: Settings, muon_dtype: torch.dtype) 
 
 def make_plan(
     learner: Learner,
+    measurement: Measurement,
     loaders: tuple[Loader, Loader, Loader],
     settings: CommonSettings,
     world: World,
@@ -80,13 +81,13 @@ def make_plan(
     say: Callable[[str], None],
     noun: str = "samples",
 ) -> dict[str, Any]:
-    """Time a few steps on each loader: training, the smaller samples of the first steps, validation.
+    """Time a few steps of what was not measured yet: the smaller samples of the first steps, validation.
 
     `run_seconds` converts a speed into the length of the run.
     """
     assert isinstance(settings, Settings)
     loader, small, val = loaders
-    kernels, cost, muon = measure_training(learner, loader, settings, world)
+    kernels, cost, muon = measurement
     parts = settings.accumulate or throughput.choose_num_parts(learner, cost, loader.batch_size, world)
     check_parts(learner, parts)
     local_batch = loader.batch_size // world.size

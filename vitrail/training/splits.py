@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitrail.data.table import Finding, Source, Table
+from vitrail.errors import DataError
 from vitrail.run.artefact import is_run
 from vitrail.run.directory import stored_config
 
@@ -23,6 +24,15 @@ class Splits(NamedTuple):
     """All training data, if some of it was held out for validation."""
     findings: tuple[Finding, ...] | None = None
     """The findings of the data check, if there was one."""
+
+
+def check_training_split(source: Source) -> None:
+    """Refuse data with splits of which none is for training."""
+    names = source.split_names
+    if names and "train" not in names:
+        raise DataError(
+            "there is no training split.", got=f"the splits {', '.join(names)}.", hint="a split called train."
+        )
 
 
 def fingerprint(source: Source) -> str:

@@ -24,13 +24,21 @@ from vitrail.training.clock import Clock, Timing
 from vitrail.training.evaluation import Answers, infer
 from vitrail.training.learner import Learner
 from vitrail.training.loop import train as run_loop
-from vitrail.training.plan import check_coupled, check_parts, make_plan, measure_training, read_plan, reserved_seconds
+from vitrail.training.plan import (
+    Measurement,
+    check_coupled,
+    check_parts,
+    make_plan,
+    measure_training,
+    read_plan,
+    reserved_seconds,
+)
 from vitrail.training.run_progress import RunProgress
 from vitrail.training.settings import CommonSettings, Settings
 from vitrail.training.shard import gather_into
 from vitrail.training.splits import Splits
 from vitrail.training.state import LoopJob
-from vitrail.training.throughput import Kernels
+from vitrail.training.throughput import Kernels, time_data
 from vitrail.training.view import View
 from vitrail.training.world import World, connect, distribute
 
@@ -105,6 +113,8 @@ class Task:
     """The fraction of the run's minutes at which this stage ends."""
     trained: set[tuple[str, ...]] = field(default_factory=set)
     """The stages in which a model was trained."""
+    measured: dict[tuple[Any, ...], Measurement] = field(default_factory=dict)
+    """What was measured of models, so that what was measured for a choice need not be measured again for the plan."""
 
     def stage(self, name: str, *, until: float = 1.0, **fields: Any) -> Task:
         """Return a stage of the run, with its own checkpoints, metrics and decisions; `fields` replace others.
@@ -254,13 +264,28 @@ class Task:
             return loader, loader
         return loader, self.make_loader(self.splits.train, reduced, training=True, cached=True)
 
-    def measure_speed(self, model: Model) -> float:
+    def measure_speed(self, model: Model, objective: Objective | None = None) -> float:
         """Measure training speed in samples per second over all processes, counting whole steps."""
-        learner = Learner(model, self.kind.new_objective(self, model)).to(self.world.device)
+        learner = Learner(model, objective or self.kind.new_objective(self, model)).to(self.world.device)
         prepare = self.kind.preparation(self, model, training=True)
         loader = self.make_loader(self.splits.train, prepare, training=True, cached=True)
-        measurement = measure_training(learner, loader, self.settings, self.world)
-        return measurement.cost.samples_per_second(loader.batch_size // self.world.size) * self.world.size
+        cost = self._measure(learner, loader).cost
+        return cost.samples_per_second(loader.batch_size // self.world.size) * self.world.size
+
+    def _measure(self, learner: Learner, loader: Loader) -> Measurement:
+        """Measure the training of a learner once; the loader is timed again, whose augmentation may have changed."""
+        settings = self.settings
+        assert isinstance(settings, Settings)
+        num_trained = sum(parameter.numel() for parameter in learner.parameters() if parameter.requires_grad)
+        key = (
+            *(repr(learner.model.spec), type(learner.objective).__name__, num_trained),
+            *(len(loader.source), loader.batch_size, settings.optimizer, settings.sam, settings.precision),
+        )
+        if key in self.measured:
+            measurement = self.measured[key]
+            return measurement._replace(cost=measurement.cost._replace(data=time_data(loader)))
+        self.measured[key] = measure_training(learner, loader, settings, self.world)
+        return self.measured[key]
 
     def _make_plan(self, model: Model, learner: Learner, loader: Loader, small: Loader) -> dict[str, Any]:
         """Plan the training on this machine."""
@@ -269,6 +294,7 @@ class Task:
         val = self.make_loader(self.splits.val, self.kind.preparation(self, model, training=False))
         return make_plan(
             learner,
+            self._measure(learner, loader),
             (loader, small, val),
             self.settings,
             self.world,

@@ -20,17 +20,19 @@ from typing import Any
 from vitrail.contract import Model
 from vitrail.data.table import Source
 from vitrail.errors import DataError
-from vitrail.objective.distill import Distill, Distillation
+from vitrail.objective.distill import Distill, Distillation, TeacherFn
 from vitrail.spec import FinitePositive, PositiveFraction
+from vitrail.training.recipe.image.augmentation_choice import choose_augmentation
+from vitrail.training.recipe.image.cached_teacher import CachedTeacher
 from vitrail.training.recipe.image.candidates import list_candidates
 from vitrail.training.recipe.image.classifier import as_classifier
 from vitrail.training.recipe.image.model_choice import choose_image_size, choose_model
 from vitrail.training.recipe.image.settings import FinetuneSettings, ImageSettings, ScratchSettings
 from vitrail.training.recipe.image.teacher import Teacher
-from vitrail.training.recipe.image.teacher_answers import RememberedTeacher
 from vitrail.training.task import Outcome, Task
 
 NEEDS_TEACHER = True
+CACHE = "teacher-{}.logits"  # of each rank
 
 
 class DistillSettings(ImageSettings):
@@ -67,28 +69,43 @@ def train(task: Task) -> Outcome:
     train_split = task.splits.train
     if train_split.multi_label or train_split.values is not None:
         raise DataError("distillation needs one label per image.", got="other data.", hint="the recipe scratch.")
-    task = choose_image_size(task) if task.has_weights else choose_model(task, list_candidates(train_split))
+    if task.has_weights:
+        task = choose_image_size(task, new_objective)
+    else:
+        task = choose_model(task, list_candidates(train_split), new_objective)
     model = as_classifier(task.kind.new_model(task))
+    task = choose_augmentation(task, model, new_objective)
     objective = new_objective(task, model)
-    remembered = _remember(task, objective) if _settings(task).augment.draws else None
+    cached = _settings(task).augment.draws > 0
+    if cached:
+        objective.teacher = cache_logits(task, objective.teacher)
     progress = task.fit(model, objective)
-    if remembered is not None:
-        remembered.delete()
+    if cached:
+        delete_logits(task)
     val = task.infer(model, task.splits.val, "Validating")
     note = f"Distilled from a teacher ({_settings(task).distillation}) for {progress.step:,} steps."
     return Outcome(model, val, progress.step, (note,))
 
 
-def _remember(task: Task, objective: Distill) -> RememberedTeacher:
-    """Keep the teacher's answers to each image and augmentation, in the loop; timed steps ask it every time."""
-    objective.teacher = RememberedTeacher(
-        objective.teacher,
-        task.folder / f"teacher-{task.world.rank}.answers",
+def cache_logits(task: Task, teacher: TeacherFn) -> CachedTeacher:
+    """Keep the teacher's logits for each image and augmentation, in the loop; timed steps pass every image."""
+    return CachedTeacher(
+        teacher,
+        task.folder / CACHE.format(task.world.rank),
         num_classes=len(task.splits.train.classes),
-        limit_gb=task.settings.cache_gb,
+        limit_gb=task.settings.cache_gb / task.world.size,
         ready=lambda: "plan" in task.decisions,
     )
-    return objective.teacher
+
+
+def delete_logits(task: Task) -> None:
+    """Delete the caches of all ranks, once the student is trained; the run may have been started by more of them."""
+
+    def delete() -> None:
+        for path in task.folder.glob(CACHE.format("*")):
+            path.unlink()
+
+    task.world.on_rank_zero(delete)
 
 
 def new_objective(task: Task, model: Model) -> Distill:

@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import PositiveInt, field_validator
 
 from vitrail import catalogue, plug
 from vitrail.contract import Classifier, Model
@@ -29,8 +29,9 @@ from vitrail.data.join import join_tables
 from vitrail.data.table import Source, Table
 from vitrail.errors import SpecError, VitrailError
 from vitrail.percent import percent
-from vitrail.spec import OpenFraction, PartialFraction
+from vitrail.spec import FinitePositive, OpenFraction, PartialFraction
 from vitrail.training.evaluation import Z_ONE_SIDED_95, describe_gain, paired_gain
+from vitrail.training.recipe.image.augmentation_choice import choose_augmentation
 from vitrail.training.recipe.image.candidates import list_candidates
 from vitrail.training.recipe.image.classifier import as_classifier
 from vitrail.training.recipe.image.model_choice import choose_image_size, choose_model
@@ -40,6 +41,7 @@ from vitrail.training.task import Outcome, Task
 
 RECIPES = "vitrail.training.recipe"
 NEEDS_UNLABELLED = True
+TEACHER = "teacher"  # its stage
 PROBE_SHARE = 0.2  # of the minutes, for a teacher that is a probe
 
 
@@ -76,7 +78,7 @@ class TuningSpec(FinetuneSettings, StudentSettings):
     """The settings of models that start from weights."""
 
     student_augment: Augment = Augment(scale=(0.35, 1.0), jitter=0.2, policy="rand", magnitude=5.0)
-    lr: float = Field(1e-4, gt=0.0)
+    lr: FinitePositive = 1e-4
     teacher: Literal["probe", "finetuned"] = "probe"
     """How the teacher is trained; a probe is better on very few labels, if the features are good."""
 
@@ -101,7 +103,7 @@ def check_request(settings: Any, new_model: Callable[..., Model], source: Source
         takes = new_model(name=name, num_classes=0).TAKES
     except VitrailError as error:
         raise SpecError(
-            f"the students' model {name} cannot be made: {error.wrong}",
+            f"student_model={name} cannot be built: {error.wrong}",
             got=error.got,
             hint="settings of model.* that the teacher's model and the students' both have.",
         ) from None
@@ -121,7 +123,8 @@ def train(task: Task) -> Outcome:
     task.view.say(notes[-1])
     for number in range(1, settings.generations + 1):
         model = as_classifier(best.model)
-        pseudo = label_images(task, model, best.val, unlabelled, confidence=settings.confidence, soft=settings.soft)
+        confidence, soft = settings.confidence, settings.soft
+        pseudo = label_images(task, model, best.val, unlabelled, confidence=confidence, soft=soft, number=number)
         if pseudo is None:
             limit = percent(settings.confidence, 0)
             notes.append(
@@ -148,14 +151,14 @@ def train(task: Task) -> Outcome:
             break
         best, probe = student, None
     best = best._replace(notes=tuple(notes), steps=steps)
-    return best if probe is None else plug.load(RECIPES, "probe").refit(task, probe, best)
+    return best if probe is None else plug.load(RECIPES, "probe").refit(task.stage(TEACHER), probe, best)
 
 
 def _train_student(task: Task, number: int, images: Table, teacher: Classifier) -> Outcome:
     """Train a student with noise, in its part of the time."""
     settings = _settings(task)
     first = PROBE_SHARE if is_probe(task) else settings.teacher_share
-    until = first + (1 - first) * number / settings.generations
+    until = 1.0 if number == settings.generations else first + (1 - first) * number / settings.generations
     stage = make_student_stage(task, images, settings, number=number, until=until)
     model = as_classifier(stage.kind.new_model(stage))
     if settings.warm_start and model.name == teacher.name:
@@ -209,12 +212,13 @@ def _train_teacher(task: Task, labelled: Table, unlabelled: Table) -> tuple[Task
     if task.has_weights:
         task = choose_image_size(task)
     if is_probe(task):
-        recipe, stage = plug.load(RECIPES, "probe"), task.stage("teacher", until=PROBE_SHARE)
+        recipe, stage = plug.load(RECIPES, "probe"), task.stage(TEACHER, until=PROBE_SHARE)
         probe = recipe.fit_probe(stage)
         return task, recipe.make_outcome(stage, probe), probe
     if not task.has_weights:
         everything = join_tables(labelled, without_labels(unlabelled, labelled.classes))  # what students see
         chosen = choose_model(replace(task, splits=task.splits._replace(train=everything)), list_candidates(labelled))
         task = replace(task, new_model=chosen.new_model)
-    stage = task.stage("teacher", until=_settings(task).teacher_share)
-    return task, _fit(stage, as_classifier(stage.kind.new_model(stage))), None
+    stage = task.stage(TEACHER, until=_settings(task).teacher_share)
+    model = as_classifier(stage.kind.new_model(stage))
+    return task, _fit(choose_augmentation(stage, model), model), None

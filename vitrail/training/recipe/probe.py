@@ -92,30 +92,34 @@ def fit_probe(task: Task) -> Probe:
     return Probe(model, views, selection, objective)
 
 
-def make_outcome(task: Task, probe: Probe, more: Views | None = None) -> Outcome:
-    """Fit the head on the features, and on `more` of them, and return the complete model."""
-    splits, views = task.splits, probe.views
-    if more is not None:
-        views = views._replace(
-            features=torch.cat([views.features, more.features], dim=1), labels=torch.cat([views.labels, more.labels])
-        )
-    multi_label = splits.train.multi_label
-    targets = linear_targets(probe.objective, views.labels)
-    linear = fit_linear(views.features, targets, c_value=probe.selection.c_value, multi_label=multi_label)
-    model = attach_head(probe.model, linear, splits.train.num_outputs)
+def make_outcome(task: Task, probe: Probe) -> Outcome:
+    """Fit the head on the features, and return the complete model with its answers for the validation images."""
+    splits = task.splits
+    model = fit_head(task, probe, probe.views.features, probe.views.labels)
     cross_validated = splits.val is splits.train
     val = probe.cross_validated if cross_validated else task.infer(model, splits.val, "Validating")
     choice = f"C={probe.selection.c_value:g} chosen by cross-validation in {probe.selection.folds} folds"
     return Outcome(model, val, 0, (f"A linear model on frozen features, {choice}.",))
 
 
+def fit_head(task: Task, probe: Probe, features: Float[Tensor, "V n D"], labels: Tensor) -> Classifier:
+    """Fit the head on features of images, and return the complete model."""
+    train = task.splits.train
+    targets, c_value = linear_targets(probe.objective, labels), probe.selection.c_value
+    linear = fit_linear(features, targets, c_value=c_value, multi_label=train.multi_label)
+    return attach_head(probe.model, linear, train.num_outputs)
+
+
 def refit(task: Task, probe: Probe, outcome: Outcome) -> Outcome:
     """Fit the head on the validation images too, if they were held out; their answers stay those of before."""
     if task.splits.all_train is None:
         return outcome
+    speed, views = task.timing.speed, probe.views
     more = compute_views(task, probe.model, task.splits.val)
+    task.timing.speed = speed or task.timing.speed  # that of training
+    features, labels = torch.cat([views.features, more.features], dim=1), torch.cat([views.labels, more.labels])
     notes = (*outcome.notes, f"The probe was refitted on all {len(task.splits.all_train):,} images.")
-    return make_outcome(task, probe, more)._replace(val=outcome.val, notes=notes, steps=outcome.steps)
+    return outcome._replace(model=fit_head(task, probe, features, labels), notes=notes)
 
 
 def _setting(task: Task, name: str) -> Any:

@@ -14,6 +14,7 @@ the start (arXiv 2104.00298), an EMA of the weights.
 from __future__ import annotations
 
 from vitrail.data.table import Source
+from vitrail.training.recipe.image.augmentation_choice import choose_augmentation
 from vitrail.training.recipe.image.candidates import list_candidates
 from vitrail.training.recipe.image.model_choice import choose_model
 from vitrail.training.recipe.image.settings import ScratchSettings
@@ -33,6 +34,7 @@ def train(task: Task) -> Outcome:
     """Train the requested model, or one that suits the images and the time."""
     task = choose_model(task, list_candidates(task.splits.train))
     model = task.kind.new_model(task)
+    task = choose_augmentation(task, model)
     progress = task.fit(model)
     val = task.infer(model, task.splits.val, "Validating")
     return Outcome(model, val, progress.step, (f"Trained from scratch for {progress.step:,} steps.",))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from vitrail.contract import Model
+from vitrail.contract import Model, Objective
 from vitrail.data.table import IMAGE
 from vitrail.data.transform import scale_size
 from vitrail.tokens import format_size
@@ -27,18 +27,26 @@ class Candidate(NamedTuple):
     epochs: float
 
 
-def forecast_epochs(task: Task, model: Model) -> float:
+NewObjective = Callable[[Task, Model], Objective]
+"""Creates what a model is trained with, if the recipe brings its own, so that its cost counts."""
+
+
+def forecast_epochs(task: Task, model: Model, new_objective: NewObjective | None = None) -> float:
     """How often this model can see all training images in the length of the run, by measured speed if in minutes."""
     settings, num, left = task.settings, len(task.splits.train), task.seconds_left()
     assert isinstance(settings, Settings)
     if left is not None:
-        return left * task.measure_speed(model) / num
+        return left * _measure_speed(task, model, new_objective) / num
     if settings.epochs is not None:
         return settings.epochs
     return (settings.steps or 0) * min(settings.batch_size, num) / num
 
 
-def choose_image_size(task: Task) -> Task:
+def _measure_speed(task: Task, model: Model, new_objective: NewObjective | None) -> float:
+    return task.measure_speed(model) if new_objective is None else task.measure_speed(model, new_objective(task, model))
+
+
+def choose_image_size(task: Task, new_objective: NewObjective | None = None) -> Task:
     """Return the task with the largest image size, up to the model's own, that leaves time for a few epochs.
 
     Clips keep the size of the model.
@@ -48,7 +56,7 @@ def choose_image_size(task: Task) -> Task:
 
     def choose() -> list[int]:
         model = as_classifier(task.new_model(num_classes=task.splits.train.num_outputs))
-        epochs = forecast_epochs(task, model)
+        epochs = forecast_epochs(task, model, new_objective)
         full_size = model.spec.image_size
         size = scale_size(full_size, model.spec.layout.grid, min(1.0, max(MIN_SCALE, math.sqrt(epochs / MIN_EPOCHS))))
         if size != full_size:
@@ -61,7 +69,7 @@ def choose_image_size(task: Task) -> Task:
     return replace(task, new_model=partial(task.new_model, image_size=size))
 
 
-def choose_model(task: Task, candidates: Sequence[Candidate]) -> Task:
+def choose_model(task: Task, candidates: Sequence[Candidate], new_objective: NewObjective | None = None) -> Task:
     """Return the task with the last candidate that can train long enough; each is slower than the one before."""
     left = task.seconds_left()
     if left is None or not task.can_choose_model:
@@ -70,8 +78,8 @@ def choose_model(task: Task, candidates: Sequence[Candidate]) -> Task:
     def choose() -> str:
         name = candidates[0].name
         for candidate in candidates[1:]:
-            speed = task.measure_speed(task.new_model(name=candidate.name, num_classes=task.splits.train.num_outputs))
-            if left * speed < candidate.epochs * len(task.splits.train):
+            model = task.new_model(name=candidate.name, num_classes=task.splits.train.num_outputs)
+            if left * _measure_speed(task, model, new_objective) < candidate.epochs * len(task.splits.train):
                 break
             name = candidate.name
         return name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.contract import Classifier
+from vitrail.data.cache import digest
 from vitrail.data.rng import make_rng
 from vitrail.data.table import Source, Table
 from vitrail.errors import DataError
@@ -39,27 +41,39 @@ def check_tables(labelled: Source, unlabelled: Source | None) -> tuple[Table, Ta
             got="multi-label data." if labelled.multi_label else "numbers to predict.",
             hint="the command without --unlabelled, or --recipe pretrain first.",
         )
+    if labelled.modalities != unlabelled.modalities:
+        raise DataError(
+            "the unlabelled data is of another kind than the labelled data.",
+            got=f"{unlabelled.modalities[0]}s beside {labelled.modalities[0]}s.",
+            hint=f"--unlabelled with {labelled.modalities[0]}s.",
+        )
     return labelled, unlabelled
 
 
 def label_images(
-    task: Task, model: Classifier, val: Answers, unlabelled: Table, *, confidence: float, soft: bool
+    task: Task, model: Classifier, val: Answers, unlabelled: Table, *, confidence: float, soft: bool, number: int = 1
 ) -> PseudoLabelled | None:
     """Label the images that the model is confident about, equally many of each class; None if there are none.
 
-    Confidence is calibrated on the answers `val` for validation images.
+    Confidence is calibrated on the answers `val` for validation images. Images that cannot be read are skipped, and
+    copies of validation and test images are left out, because students are judged by these. `number` is that of the
+    student.
     """
     classes = task.splits.train.classes
     blind = without_labels(unlabelled)
-    blind = blind.only(sample_rows(task, model, blind))
+    task = replace(task, settings=task.settings.override({"on_error": "skip"}))
+    blind = blind.only(sample_rows(task, model, blind, number))
     answers = task.infer(model, blind, "Labelling")
     calibration = calibrate(val["logits"], val["label"])
     probabilities = calibration.probabilities(answers["logits"]).float().numpy()
     chosen = choose_rows(probabilities, confidence)
+    num_chosen, held_out = len(chosen), held_out_contents(task)
+    rows = answers.indices.numpy()
+    chosen = np.array([row for row in chosen if content_key(blind, rows[row]) not in held_out], dtype=np.int64)
     if not len(chosen):
         return None
     table = replace(
-        blind.only(answers.indices.numpy()[chosen]),
+        blind.only(rows[chosen]),
         classes=classes,
         labels=probabilities[chosen].argmax(axis=1).astype(np.int32),
         targets=probabilities[chosen] if soft else None,
@@ -68,13 +82,31 @@ def label_images(
     asked = f"{len(blind):,} images"
     if len(blind) < len(unlabelled):
         asked += f" (as many of the {len(unlabelled):,} as the minutes allow)"
+    copies, unread = num_chosen - len(chosen), len(blind) - answers.num
+    asked += f", {unread:,} of them unreadable" if unread else ""
+    asked += f" (without {copies:,} that are validation or test images)" if copies else ""
     note = f"{len(chosen):,} of {asked} labelled with a confidence of {percent(confidence, 0)} or more"
     note += f", of {present} of {len(classes)} classes" if present < len(classes) else ""
     expected = float(probabilities[chosen].max(axis=1).mean())  # what calibrated confidence means
     return PseudoLabelled(table, f"{note}, {percent(expected, 0)} of them expected to be right")
 
 
-def sample_rows(task: Task, model: Classifier, table: Table) -> list[int]:
+def content_key(table: Table, row: int) -> bytes:
+    """A hash of an image's content."""
+    return digest(table.content(int(row)))
+
+
+def held_out_contents(task: Task) -> set[bytes]:
+    """The content keys of all validation and test images that can be read."""
+    found: set[bytes] = set()
+    for source in (task.splits.val, task.splits.test):
+        for item in source or ():
+            with suppress(DataError):
+                found.add(digest(item.content()))
+    return found
+
+
+def sample_rows(task: Task, model: Classifier, table: Table, number: int) -> list[int]:
     """The rows to label, in order: all of them, or as many random ones as the minutes leave time for."""
     order = make_rng("order", seed=task.settings.seed, epoch=3).permutation(len(table))
     left = task.seconds_left()
@@ -84,7 +116,8 @@ def sample_rows(task: Task, model: Classifier, table: Table) -> list[int]:
     began = time.monotonic()
     task.infer(model, tried, "Labelling")
     num = int(LABEL_SHARE * left * len(tried) / (time.monotonic() - began))
-    return sorted(order[: task.decide("num_labelled", lambda: max(1, min(len(table), num)))].tolist())
+    key = "num_labelled" if number == 1 else f"num_labelled_{number}"
+    return sorted(order[: task.decide(key, lambda: max(1, min(len(table), num)))].tolist())
 
 
 def without_labels(table: Table, classes: tuple[str, ...] = ()) -> Table:

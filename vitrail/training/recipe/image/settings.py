@@ -28,6 +28,9 @@ class ScratchSettings(ImageSettings):
     ema: PartialFraction = 0.99
     label_smoothing: PartialFraction = 0.1
     augment: Augment = Augment(crop="padded")
+    strong_augment: bool | None = None
+    """Whether images are changed more, by RandAugment, random erasing and CutMix; None for: if the run sees each image
+    so often that it would learn them by heart."""
     small_until: PartialFraction = 0.6
 
 

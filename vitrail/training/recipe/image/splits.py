@@ -17,7 +17,7 @@ from vitrail.data.table import SPLITS, Finding, Source, Stream, Table
 from vitrail.errors import DataError
 from vitrail.percent import percent
 from vitrail.training.settings import CommonSettings
-from vitrail.training.splits import Splits
+from vitrail.training.splits import Splits, check_training_split
 from vitrail.training.view import View
 from vitrail.training.world import World
 
@@ -46,10 +46,7 @@ def make_image_splits(
     all images.
     """
     names = source.split_names
-    if names and "train" not in names:
-        raise DataError(
-            "there is no training split.", got=f"the splits {', '.join(names)}.", hint="a split called train."
-        )
+    check_training_split(source)
     train = source.split("train") if names else source
     test = source.split("test") if "test" in names else None
     require(train)

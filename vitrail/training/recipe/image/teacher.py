@@ -13,6 +13,7 @@ from torch import Tensor
 from vitrail.data.transform import Preprocess, RawPixels
 from vitrail.engine.exported import ExportedModel, ImageModel
 from vitrail.errors import WeightsError
+from vitrail.run.predictor import calibration_of
 
 MAX_SHOWN = 3  # classes in a message
 
@@ -26,7 +27,13 @@ class Teacher:
             raise WeightsError(
                 "the teacher does not say which classes it knows.",
                 got=f"a model without class names; the data has {len(classes)} classes.",
-                hint="a run or an exported model, which name their classes.",
+                hint="a run or an exported model, which name their classes; in Python, model.labels = [...].",
+            )
+        if calibration_of(model).multi_label:
+            raise WeightsError(
+                "the teacher predicts any number of labels per image.",
+                got="a multi-label model.",
+                hint="a teacher trained with one label per image.",
             )
         missing = [name for name in classes if name not in model.labels]
         if missing or len(model.labels) != len(classes):

@@ -1,9 +1,9 @@
-"""A teacher's answers to images that come again: with the same augmentation, they are not passed through it again.
+"""A teacher whose logits are cached on disk: an image with the same augmentation is passed through it once.
 
-An image is known by the hash of its pixels. The last bits of an answer depend on the other images that are passed at
-the same time. So that a resumed run gets the same bits, each record in the file of answers names the batch in which the
-image was passed first: where that batch is repeated, its images are passed again, and no others. Records have a
-checksum. On a full disk nothing is remembered, and the file's room is free again for checkpoints.
+An image is known by the hash of its pixels. The last bits of its logits depend on the other images that are passed at
+the same time. So that a resumed run gets the same bits, each record of the cache names the batch in which the image was
+passed first: where that batch is repeated, its images are passed again, and no others. Records have a checksum. On a
+full disk the cache is emptied, so that checkpoints have its room, and the teacher runs on every batch.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from vitrail.objective.distill import TeacherFn
 logger = logging.getLogger(__name__)
 
 
-class RememberedTeacher:
-    """A teacher whose answers are kept; they take at most `limit_gb` of disk."""
+class CachedTeacher:
+    """A teacher whose logits take at most `limit_gb` of disk."""
 
     def __init__(
         self, teacher: TeacherFn, path: Path, *, num_classes: int, limit_gb: float, ready: Callable[[], bool]
     ) -> None:
-        """Before `ready`, nothing is remembered."""
+        """Before `ready`, nothing is cached."""
         self.teacher, self.path, self.ready = teacher, path, ready
         self.model = getattr(teacher, "model", None)
         fields: list[Any] = [("key", f"V{KEY_BYTES}"), ("batch", f"V{KEY_BYTES}"), ("logits", "<f4", (num_classes,))]
@@ -52,22 +52,18 @@ class RememberedTeacher:
             self.rows = self._index()
         keys = [digest(each) for each in image.float().cpu().numpy()]
         batch = digest(b"".join(keys))
-        answers = np.empty((len(keys), *self.record["logits"].shape), np.float32)
+        logits = np.empty((len(keys), *self.record["logits"].shape), np.float32)
         with self.path.open("r+b", buffering=0) as file:
             records = [self._read(file, self.rows.get(key)) for key in keys]
             passed = [row for row, each in enumerate(records) if each is None or each["batch"].tobytes() == batch]
             for row in set(range(len(keys))).difference(passed):
-                answers[row] = records[row]["logits"]
+                logits[row] = records[row]["logits"]
             if passed:
-                answers[passed] = self.teacher(image[passed]).float().cpu().numpy()
-                self._add(file, self.rows, {keys[row]: answers[row] for row in passed}, batch)
-        return torch.from_numpy(answers).to(image.device)
+                logits[passed] = self.teacher(image[passed]).float().cpu().numpy()
+                self._add(file, self.rows, {keys[row]: logits[row] for row in passed}, batch)
+        return torch.from_numpy(logits).to(image.device)
 
-    def delete(self) -> None:
-        """Delete the file, once the student is trained."""
-        self.path.unlink(missing_ok=True)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> RememberedTeacher:
+    def __deepcopy__(self, memo: dict[int, Any]) -> CachedTeacher:
         """A copy of a student has the same teacher."""
         return self
 
@@ -89,14 +85,14 @@ class RememberedTeacher:
         return np.frombuffer(file.read(self.record.itemsize), self.record)[0]
 
     def _add(
-        self, file: BinaryIO, rows: dict[bytes, int], answers: dict[bytes, NDArray[np.float32]], batch: bytes
+        self, file: BinaryIO, rows: dict[bytes, int], logits: dict[bytes, NDArray[np.float32]], batch: bytes
     ) -> None:
-        """Store the new ones among these answers, as many as the limit allows; none at all if the disk is full."""
+        """Store the new ones among these logits, as many as the limit allows; none at all if the disk is full."""
         file.seek(len(rows) * self.record.itemsize)
-        for key, logits in answers.items():
+        for key, each in logits.items():
             if key in rows or len(rows) >= self.max_records:
                 continue
-            record = np.array((key, batch, logits, 0), self.record)
+            record = np.array((key, batch, each, 0), self.record)
             record["checksum"] = _checksum(record)
             try:
                 whole = file.write(record.tobytes()) == self.record.itemsize
@@ -107,7 +103,7 @@ class RememberedTeacher:
                 file.truncate(0)
                 rows.clear()
                 self.max_records = 0
-                logger.warning("the teacher's answers cannot be kept, so it is asked again each time: %s", reason)
+                logger.warning("the teacher's logits cannot be cached, so it runs on every batch: %s", reason)
                 return
             rows[key] = len(rows)
 

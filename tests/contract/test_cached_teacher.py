@@ -1,4 +1,4 @@
-"""A teacher has fast kernels, and its answers are kept; a resumed run finds those of before."""
+"""A teacher has fast kernels, and its logits are cached; a resumed run finds those of before."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from vitrail.errors import SpecError
 from vitrail.objective.classify import Classify
 from vitrail.objective.distill import Distill
 from vitrail.training.learner import Learner
+from vitrail.training.recipe.image.cached_teacher import CachedTeacher
 from vitrail.training.recipe.image.teacher import Teacher
-from vitrail.training.recipe.image.teacher_answers import RememberedTeacher
 from vitrail.training.throughput import Kernels
 
 NUM_CLASSES = 3
@@ -42,11 +42,9 @@ class Fickle:
         return torch.arange(len(image) * NUM_CLASSES).view(-1, NUM_CLASSES) + 100.0 * len(self.asked)
 
 
-def remembering(path: Path, *, limit_gb: float = 1.0, ready: bool = True) -> tuple[Fickle, RememberedTeacher]:
+def remembering(path: Path, *, limit_gb: float = 1.0, ready: bool = True) -> tuple[Fickle, CachedTeacher]:
     teacher = Fickle()
-    answers = RememberedTeacher(
-        teacher, path / "answers", num_classes=NUM_CLASSES, limit_gb=limit_gb, ready=lambda: ready
-    )
+    answers = CachedTeacher(teacher, path / "answers", num_classes=NUM_CLASSES, limit_gb=limit_gb, ready=lambda: ready)
     return teacher, answers
 
 
@@ -84,8 +82,6 @@ def test_known_answers_stay_as_they_are(tmp_path: Path) -> None:
     assert teacher.asked == [3, 1, 1], "and passed again where the batch is repeated, as after a kill"
     assert torch.equal(again[[0, 2]], first[[1, 0]])
     assert not torch.equal(again[1], other[1])
-    answers.delete()
-    assert not (tmp_path / "answers").exists()
 
 
 def test_nothing_is_remembered_before_the_run_starts(tmp_path: Path) -> None:
@@ -140,7 +136,7 @@ def test_a_full_disk_ends_remembering(room: int, tmp_path: Path, caplog: pytest.
     assert teacher.asked == ([2, 1, 3] if room else [3, 3])
     assert first is None or not torch.equal(found[:2], first)
     assert (tmp_path / "answers").stat().st_size == 0
-    assert ["cannot be kept" in message for message in caplog.messages] == [True]
+    assert ["cannot be cached" in message for message in caplog.messages] == [True]
 
 
 def test_a_teacher_runs_with_the_kernels_of_training() -> None:
@@ -180,9 +176,11 @@ def test_a_killed_student_resumes_with_the_same_answers(teacher_run: Path, tmp_p
         return forge.run(command, [*words, "--run", str(tmp_path / name)], *acts, log=tmp_path / "log")
 
     assert run("whole") == 0, (tmp_path / "log").read_text()
-    assert not list((tmp_path / "whole").glob("*.answers"))
+    assert not list((tmp_path / "whole").glob("*.logits"))
     kill = partial(forked.kill_in, "vitrail.training.loop", "compute_gradients", 11)
     assert run("killed", kill) == KILLED
-    assert list((tmp_path / "killed").glob("*.answers"))
+    assert list((tmp_path / "killed").glob("*.logits"))
+    (tmp_path / "killed" / "teacher-1.logits").touch()  # as if it had been started with two processes
     assert run("killed") == 0, (tmp_path / "log").read_text()
+    assert not list((tmp_path / "killed").glob("*.logits"))
     assert bits(tmp_path / "killed") == bits(tmp_path / "whole")

@@ -1,0 +1,118 @@
+"""Stronger augmentation for runs that see each image very often."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.contract.small_images import write_folder
+from tests.contract.test_choices import FAST, RecordingView, decisions
+from vitrail import create_model
+from vitrail.data.augment import Augment
+from vitrail.training import task as task_module
+from vitrail.training.recipe import scratch
+from vitrail.training.recipe.image.augmentation_choice import MIN_EPOCHS, STRONG, choose_augmentation
+from vitrail.training.task import Outcome, Task
+from vitrail.verbs.train import train
+
+MODEL = "vit_mu_patch4_gap_16"
+ENOUGH, NUM = round(MIN_EPOCHS), 37
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    write_folder(tmp_path / "data", NUM)
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def task(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
+    """A task of one epoch."""
+    tasks: list[Task] = []
+
+    def catch(task: Task) -> Outcome:
+        tasks.append(task)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(scratch, "train", catch)
+    with pytest.raises(KeyboardInterrupt):
+        train(images, recipe="scratch", model=MODEL, run=tmp_path / "run", settings=("epochs=1",))
+    return tasks[0]
+
+
+def augment_of(task: Task, *words: str, **fields: Any) -> Augment:
+    model = fields.pop("model", MODEL)
+    chosen = replace(task, config={}, settings=task.settings.override_words(words), **fields)
+    return choose_augmentation(chosen, create_model(model, num_classes=3)).settings.augment  # type: ignore[attr-defined]
+
+
+def is_strong(augment: Augment) -> bool:
+    return {name: getattr(augment, name) for name in STRONG} == STRONG
+
+
+def test_only_long_runs_are_augmented_more(task: Task) -> None:
+    assert not is_strong(augment_of(task))
+    assert not is_strong(augment_of(task, f"epochs={ENOUGH - 1}"))
+    assert is_strong(augment_of(task, f"epochs={ENOUGH}"))
+    assert not is_strong(augment_of(task, f"epochs={ENOUGH}", "strong_augment=false"))
+    assert is_strong(augment_of(task, "strong_augment=true"))
+
+
+def test_minutes_count_by_measured_speed(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    num = len(task.splits.train)
+    for speed, strong in ((ENOUGH * num / 60 * 1.1, True), (ENOUGH * num / 60 * 0.9, False)):
+        monkeypatch.setattr(Task, "measure_speed", lambda *_, speed=speed: speed)
+        assert is_strong(augment_of(task, "epochs=null", "minutes=1")) == strong
+
+
+def test_what_the_user_changed_stays(task: Task) -> None:
+    found = augment_of(task, f"epochs={ENOUGH}", "augment.policy=three", "augment.flip_rate=0")
+    assert (found.policy, found.flip_rate, found.crop) == ("three", 0.0, "padded")
+    assert found.cutmix == STRONG["cutmix"]
+    drawn = augment_of(task, f"epochs={ENOUGH}", "augment.draws=4")
+    assert (drawn.policy, drawn.cutmix) == ("rand", 0.0)
+
+
+def test_numbers_and_other_channels_are_not(task: Task) -> None:
+    table = task.splits.train
+    values = replace(table, classes=(), values=table.labels.astype(float))  # type: ignore[type-var]
+    assert not is_strong(augment_of(task, f"epochs={ENOUGH}", splits=task.splits._replace(train=values)))
+    clips = replace(table, modalities=("sound",))  # type: ignore[type-var]
+    assert not is_strong(augment_of(task, f"epochs={ENOUGH}", splits=task.splits._replace(train=clips)))
+
+
+def test_the_choice_is_stored_and_runs_of_earlier_versions_keep_theirs(images: Path, tmp_path: Path) -> None:
+    view, run = RecordingView(), tmp_path / "run"
+    options: dict[str, Any] = {"recipe": "scratch", "model": MODEL, "run": run}
+    options["settings"] = (*FAST, f"epochs={ENOUGH}", "batch_size=32")
+    train(images, **options, view=view)
+    assert decisions(run)["strong_augment"] is True
+    assert sum("RandAugment" in line for line in view.said) == 1
+    (run / "result.json").unlink()
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    del config["decisions"]["strong_augment"]
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    (run / "SHA256SUMS").unlink(missing_ok=True)
+    again = RecordingView()
+    train(images, **options, view=again)
+    assert decisions(run)["strong_augment"] is False
+    assert not any("RandAugment" in line for line in again.said)
+
+
+def test_what_a_choice_measured_is_not_measured_again(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured, measure = [], task_module.measure_training
+
+    def count(*args: Any) -> Any:
+        measured.append(args)
+        return measure(*args)
+
+    monkeypatch.setattr(task_module, "measure_training", count)
+    train(images, recipe="scratch", model=MODEL, run=tmp_path / "run", settings=FAST, minutes=0.02)
+    assert decisions(tmp_path / "run").keys() >= {"strong_augment", "plan"}
+    assert len(measured) == 1
