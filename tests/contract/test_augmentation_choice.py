@@ -15,12 +15,19 @@ from vitrail import create_model
 from vitrail.data.augment import Augment
 from vitrail.training import task as task_module
 from vitrail.training.recipe import scratch
-from vitrail.training.recipe.image.augmentation_choice import MIN_EPOCHS, STRONG, choose_augmentation
+from vitrail.training.recipe.image.augmentation_choice import (
+    CHANGES,
+    LIGHT,
+    MEDIUM,
+    MIN_EPOCHS,
+    STRONG,
+    choose_augmentation,
+)
 from vitrail.training.task import Outcome, Task
 from vitrail.verbs.train import train
 
 MODEL = "vit_mu_patch4_gap_16"
-ENOUGH, NUM = round(MIN_EPOCHS), 37
+SOME, MANY, NUM = round(MIN_EPOCHS[MEDIUM]), round(MIN_EPOCHS[STRONG]), 37
 
 
 @pytest.fixture
@@ -50,57 +57,62 @@ def augment_of(task: Task, *words: str, **fields: Any) -> Augment:
     return choose_augmentation(chosen, create_model(model, num_classes=3)).settings.augment  # type: ignore[attr-defined]
 
 
-def is_strong(augment: Augment) -> bool:
-    return {name: getattr(augment, name) for name in STRONG} == STRONG
+def strength_of(augment: Augment) -> str:
+    return next(
+        name for name in (STRONG, MEDIUM, LIGHT) if all(getattr(augment, k) == v for k, v in CHANGES[name].items())
+    )
 
 
-def test_only_long_runs_are_augmented_more(task: Task) -> None:
-    assert not is_strong(augment_of(task))
-    assert not is_strong(augment_of(task, f"epochs={ENOUGH - 1}"))
-    assert is_strong(augment_of(task, f"epochs={ENOUGH}"))
-    assert not is_strong(augment_of(task, f"epochs={ENOUGH}", "strong_augment=false"))
-    assert is_strong(augment_of(task, "strong_augment=true"))
+def test_longer_runs_are_augmented_more(task: Task) -> None:
+    assert strength_of(augment_of(task)) == LIGHT
+    assert strength_of(augment_of(task, f"epochs={SOME - 1}")) == LIGHT
+    assert strength_of(augment_of(task, f"epochs={SOME}")) == MEDIUM
+    assert strength_of(augment_of(task, f"epochs={MANY - 1}")) == MEDIUM
+    assert strength_of(augment_of(task, f"epochs={MANY}")) == STRONG
+    assert strength_of(augment_of(task, f"epochs={MANY}", "augment_strength=light")) == LIGHT
+    assert strength_of(augment_of(task, "augment_strength=strong")) == STRONG
 
 
-def test_minutes_count_by_measured_speed(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    num = len(task.splits.train)
-    for speed, strong in ((ENOUGH * num / 60 * 1.1, True), (ENOUGH * num / 60 * 0.9, False)):
-        monkeypatch.setattr(Task, "measure_speed", lambda *_, speed=speed: speed)
-        assert is_strong(augment_of(task, "epochs=null", "minutes=1")) == strong
+@pytest.mark.parametrize(("epochs", "strength"), [(SOME * 0.9, LIGHT), (SOME * 1.1, MEDIUM), (MANY * 1.1, STRONG)])
+def test_minutes_count_by_measured_speed(
+    epochs: float, strength: str, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Task, "measure_speed", lambda *_: epochs * len(task.splits.train) / 60)
+    assert strength_of(augment_of(task, "epochs=null", "minutes=1")) == strength
 
 
 def test_what_the_user_changed_stays(task: Task) -> None:
-    found = augment_of(task, f"epochs={ENOUGH}", "augment.policy=three", "augment.flip_rate=0")
+    found = augment_of(task, f"epochs={MANY}", "augment.policy=three", "augment.flip_rate=0")
     assert (found.policy, found.flip_rate, found.crop) == ("three", 0.0, "padded")
-    assert found.cutmix == STRONG["cutmix"]
-    drawn = augment_of(task, f"epochs={ENOUGH}", "augment.draws=4")
+    assert found.cutmix == CHANGES[STRONG]["cutmix"]
+    drawn = augment_of(task, f"epochs={MANY}", "augment.draws=4")
     assert (drawn.policy, drawn.cutmix) == ("rand", 0.0)
 
 
-def test_numbers_and_other_channels_are_not(task: Task) -> None:
+def test_numbers_and_other_inputs_are_not(task: Task) -> None:
     table = task.splits.train
     values = replace(table, classes=(), values=table.labels.astype(float))  # type: ignore[type-var]
-    assert not is_strong(augment_of(task, f"epochs={ENOUGH}", splits=task.splits._replace(train=values)))
+    assert strength_of(augment_of(task, f"epochs={MANY}", splits=task.splits._replace(train=values))) == LIGHT
     clips = replace(table, modalities=("sound",))  # type: ignore[type-var]
-    assert not is_strong(augment_of(task, f"epochs={ENOUGH}", splits=task.splits._replace(train=clips)))
+    assert strength_of(augment_of(task, f"epochs={MANY}", splits=task.splits._replace(train=clips))) == LIGHT
 
 
 def test_the_choice_is_stored_and_runs_of_earlier_versions_keep_theirs(images: Path, tmp_path: Path) -> None:
     view, run = RecordingView(), tmp_path / "run"
     options: dict[str, Any] = {"recipe": "scratch", "model": MODEL, "run": run}
-    options["settings"] = (*FAST, f"epochs={ENOUGH}", "batch_size=32")
+    options["settings"] = (*FAST, f"epochs={SOME}", "batch_size=32")
     train(images, **options, view=view)
-    assert decisions(run)["strong_augment"] is True
-    assert sum("RandAugment" in line for line in view.said) == 1
+    assert decisions(run)["augment_strength"] == MEDIUM
+    assert sum("Augmentation: medium" in line for line in view.said) == 1
     (run / "result.json").unlink()
     config = yaml.safe_load((run / "config.yaml").read_text())
-    del config["decisions"]["strong_augment"]
+    del config["decisions"]["augment_strength"]
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     (run / "SHA256SUMS").unlink(missing_ok=True)
     again = RecordingView()
     train(images, **options, view=again)
-    assert decisions(run)["strong_augment"] is False
-    assert not any("RandAugment" in line for line in again.said)
+    assert decisions(run)["augment_strength"] == LIGHT
+    assert not any("Augmentation: medium" in line for line in again.said)
 
 
 def test_what_a_choice_measured_is_not_measured_again(
@@ -114,5 +126,5 @@ def test_what_a_choice_measured_is_not_measured_again(
 
     monkeypatch.setattr(task_module, "measure_training", count)
     train(images, recipe="scratch", model=MODEL, run=tmp_path / "run", settings=FAST, minutes=0.02)
-    assert decisions(tmp_path / "run").keys() >= {"strong_augment", "plan"}
+    assert decisions(tmp_path / "run").keys() >= {"augment_strength", "plan"}
     assert len(measured) == 1

@@ -181,7 +181,9 @@ def test_images_to_judge_by_are_not_learned(digits: tuple[Path, Path], tmp_path:
     np.savez(copies, x=np.concatenate([stored["x_test"], stored["x_train"]]), y=np.zeros(497, dtype=np.int64))
     settings = [*FAST, "confidence=0.01"]  # all of them
     result = train(few, recipe="noisy_student", unlabelled=copies, model=MODEL, run=tmp_path / "run", settings=settings)
-    labelled = re.search(r"Student 1, (\d+) of 497 images \(without (\d+) that are validation", result.story[1])
+    labelled = re.search(
+        r"Student 1, (\d+) of 497 images \(without (\d+) that are used for validation", result.story[1]
+    )
     assert labelled is not None, result.story
     assert int(labelled[1]) <= 200 - 20
     assert int(labelled[2]) > 20

@@ -226,6 +226,7 @@ def test_two_processes_agree(target: str, data: Path, tmp_path: Path, forge: For
         (["mask_rate=0"], "mask_rate"),
         (["mask_rate=1"], "mask_rate"),
         (["augment.mixup=0.2"], "mixed images are for labels"),
+        (["augment_strength=strong"], "stronger augmentation is for labels"),
         (["target=words"], "target"),
         (["model.attention=axial"], "axial attention needs the whole grid"),
         (["sam=0"], "sam"),

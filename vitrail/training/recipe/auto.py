@@ -146,16 +146,17 @@ def train_new(task: Task) -> Outcome:
     if task.unlabelled is None:
         return scratch.train(task)
     labelled, unlabelled = check_tables(task.splits.train, task.unlabelled)
+    noun = task.kind.NOUN
     epochs = task.decide("labelled_epochs", lambda: round(forecast_epochs(task, task.kind.new_model(task)), 1))
-    note = f"The run is long enough for about {epochs:,.1f} epochs of {len(labelled):,} labelled images"
+    note = f"The run is long enough for about {epochs:,.1f} epochs of {len(labelled):,} labelled {noun}"
     if epochs < TEACHER_EPOCHS:
-        note += f". A teacher and a student need {TEACHER_EPOCHS:g}, so the labelled images are used alone."
+        note += f". A teacher and a student need {TEACHER_EPOCHS:g}, so the labelled {noun} are used alone."
         task.view.say(note)
         outcome = scratch.train(task)
     else:
         note += (
             f", {TEACHER_EPOCHS:g} or more, so Noisy Student is tried: a teacher labels those of {len(unlabelled):,} "
-            "unlabelled images that it is confident about, then a student learns from all."
+            f"unlabelled {noun} that it is confident about, then a student learns from all."
         )
         task.view.say(note)
         outcome = noisy_student.train(replace(task, settings=student_settings(task)))
@@ -185,22 +186,25 @@ def choose_step(task: Task, probe_outcome: Outcome) -> Step:
 def weigh_student(task: Task, stage: Task, pseudo: PseudoLabelled | None) -> dict[str, Any]:
     """Whether a student can be better than fine-tuning in the length of the run; and what to expect of both."""
     num, more = len(task.splits.train), 0 if pseudo is None else len(pseudo.table)
+    noun = task.kind.NOUN
     if pseudo is None or more < MIN_PSEUDO_SHARE * num:
-        found = "No unlabelled image was labelled with enough confidence" if pseudo is None else f"Only {pseudo.note}"
-        note = f"{found}: too few to learn from beside {num:,} labelled images, so those are used alone."
+        found = (
+            f"No unlabelled {noun} were labelled with enough confidence" if pseudo is None else f"Only {pseudo.note}"
+        )
+        note = f"{found}: too few to learn from beside {num:,} labelled {noun}, so those are used alone."
         return {"taken": False, "notes": [note]}
     model, in_minutes = stage.kind.new_model(stage), task.settings.minutes is not None
     epochs = forecast_epochs(stage, model)
     alone = epochs * (num + more) / num if in_minutes else forecast_epochs(task, model)
     expected = (
-        f"Expected from fine-tuning: about {alone:,.1f} epochs of {num:,} labelled images. "
-        f"From a noisy student: about {epochs:,.1f} epochs of {num + more:,} images; {pseudo.note}."
+        f"Expected from fine-tuning: about {alone:,.1f} epochs of {num:,} labelled {noun}. "
+        f"From a noisy student: about {epochs:,.1f} epochs of {num + more:,} {noun}; {pseudo.note}."
     )
     shrinks = epochs < MIN_EPOCHS and in_minutes and task.can_choose_model
     taken = epochs / (MIN_SCALE**2 if shrinks else 1) >= MIN_EPOCHS
-    choice = f"Fewer than {MIN_EPOCHS:g} epochs are possible, so the labelled images are used alone."
+    choice = f"Fewer than {MIN_EPOCHS:g} epochs are possible, so the labelled {noun} are used alone."
     if taken:
-        place = " on smaller images" if shrinks else ""
+        place = f" on smaller {noun}" if shrinks else ""
         choice = f"At least {MIN_EPOCHS:g} epochs are possible{place}, so the student is tried."
     return {"taken": taken, "notes": [expected, choice]}
 

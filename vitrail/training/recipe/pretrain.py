@@ -10,7 +10,7 @@ are ignored; if there are any, nearest neighbours and a linear model on the feat
 `--weights`, pretraining goes on from them, with the learning rates of fine-tuning.
 
 DeiT-Ti after 5 minutes of MAE on Oxford Pets without labels, one core, then a linear model on 5 labels per breed:
-78.8 and 79.5 %, before 78.9 and 80.0 % (two seeds, benchmarks/few-pets.json).
+78.8 and 79.5 %; without pretraining 78.9 and 80.0 % (two seeds, benchmarks/few-pets.json).
 CIFAR-10, `vit_nano_conv4_32`, two cores: after 4 minutes a linear model on the features reaches 40.3 % (one seed).
 """
 
@@ -51,6 +51,16 @@ class Spec(ScratchSettings, PretrainSettings):
 
     label_smoothing: PartialFraction = 0.0
     small_until: PartialFraction = 0.0
+
+    @model_validator(mode="after")
+    def _check_strength(self) -> Self:
+        if self.augment_strength not in ("auto", "light"):
+            raise SpecError(
+                "stronger augmentation is for labels; pretraining uses `augment` as it is.",
+                got=f"augment_strength={self.augment_strength}.",
+                hint="augment.policy=rand.",
+            )
+        return self
 
 
 class TuningSpec(FinetuneSettings, PretrainSettings):

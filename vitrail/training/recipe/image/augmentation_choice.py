@@ -1,7 +1,7 @@
-"""Stronger augmentation for runs that see each image very often, by measured speed.
+"""Stronger augmentation for runs that see each image often, by measured speed.
 
-A run of ten minutes sees 500 images a thousand times, and learns them by heart unless they look different each time.
-With few epochs, the same changes are in the way of learning (benchmarks/strong-augment.json).
+Ten minutes show each of 500 images a thousand times, and a model learns them by heart unless they look different each
+time. With fewer epochs, the same changes are in the way of learning (benchmarks/augmentation.json).
 """
 
 from __future__ import annotations
@@ -16,31 +16,36 @@ from vitrail.training.recipe.image.model_choice import NewObjective, forecast_ep
 from vitrail.training.recipe.image.settings import ScratchSettings
 from vitrail.training.task import Task
 
-STRONG: dict[str, Any] = {"policy": "rand", "magnitude": 5.0, "erase_rate": 0.25, "cutmix": 1.0}
-MIN_EPOCHS = 60.0  # from which it pays
-CHANNELS = (1, 3)  # that RandAugment knows
+LIGHT, MEDIUM, STRONG = "light", "medium", "strong"
+CHANGES: dict[str, dict[str, Any]] = {
+    LIGHT: {},
+    MEDIUM: {"policy": "rand", "magnitude": 5.0},
+    STRONG: {"policy": "rand", "magnitude": 5.0, "erase_rate": 0.25, "cutmix": 1.0},
+}
+MIN_EPOCHS = {STRONG: 200.0, MEDIUM: 50.0}
+CHANNELS = (1, 3)  # of the images that RandAugment can change
 
 
 def choose_augmentation(task: Task, model: Model, new_objective: NewObjective | None = None) -> Task:
-    """Return the task with stronger augmentation, if it was requested or pays; what the user changed stays."""
+    """Return the task with the augmentation that suits its length; what the user changed stays as it is."""
     settings, train = task.settings, task.splits.train
     if not isinstance(settings, ScratchSettings) or train.modalities != IMAGE or train.values is not None:
         return task
 
-    def choose() -> bool:
-        if "plan" in task.decisions:  # made by an earlier version
-            return False
-        return forecast_epochs(task, model, new_objective) >= MIN_EPOCHS
+    def choose() -> str:
+        if "plan" in task.decisions:  # of an earlier version
+            return LIGHT
+        epochs = forecast_epochs(task, model, new_objective)
+        return next((strength for strength, least in MIN_EPOCHS.items() if epochs >= least), LIGHT)
 
-    strong = settings.strong_augment
-    if strong is None:
-        strong = as_classifier(model).preprocess.channels in CHANNELS and task.decide("strong_augment", choose)
-    if not strong:
-        return task
+    strength: str = settings.augment_strength
+    if strength == "auto":
+        known = as_classifier(model).preprocess.channels in CHANNELS
+        strength = task.decide("augment_strength", choose) if known else LIGHT
+        if strength != LIGHT:
+            task.view.say(f"Augmentation: {strength}, because the run is long enough to see each image often.")
     usual, augment = type(settings)().augment, settings.augment
-    changes = {key: value for key, value in STRONG.items() if getattr(augment, key) == getattr(usual, key)}
+    changes = {key: value for key, value in CHANGES[strength].items() if getattr(augment, key) == getattr(usual, key)}
     if augment.draws:
-        del changes["cutmix"]  # pairs change from epoch to epoch
-    if settings.strong_augment is None:
-        task.view.say("Each image is seen very often, so they are augmented more: RandAugment, random erasing, CutMix.")
+        changes.pop("cutmix", None)  # pairs change from epoch to epoch
     return replace(task, settings=settings.override({"augment": augment.override(changes)}))

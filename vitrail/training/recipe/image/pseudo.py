@@ -79,12 +79,12 @@ def label_images(
         targets=probabilities[chosen] if soft else None,
     )
     present = len(np.unique(table.labels))
-    asked = f"{len(blind):,} images"
+    asked = f"{len(blind):,} {task.kind.NOUN}"
     if len(blind) < len(unlabelled):
         asked += f" (as many of the {len(unlabelled):,} as the minutes allow)"
     copies, unread = num_chosen - len(chosen), len(blind) - answers.num
     asked += f", {unread:,} of them unreadable" if unread else ""
-    asked += f" (without {copies:,} that are validation or test images)" if copies else ""
+    asked += f" (without {copies:,} that are used for validation or testing)" if copies else ""
     note = f"{len(chosen):,} of {asked} labelled with a confidence of {percent(confidence, 0)} or more"
     note += f", of {present} of {len(classes)} classes" if present < len(classes) else ""
     expected = float(probabilities[chosen].max(axis=1).mean())  # what calibrated confidence means

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from vitrail.data.augment import Augment
@@ -28,9 +30,9 @@ class ScratchSettings(ImageSettings):
     ema: PartialFraction = 0.99
     label_smoothing: PartialFraction = 0.1
     augment: Augment = Augment(crop="padded")
-    strong_augment: bool | None = None
-    """Whether images are changed more, by RandAugment, random erasing and CutMix; None for: if the run sees each image
-    so often that it would learn them by heart."""
+    augment_strength: Literal["auto", "light", "medium", "strong"] = "auto"
+    """`light` changes nothing about `augment`, `medium` adds RandAugment, `strong` random erasing and CutMix too;
+    `auto` chooses by how often the run will see each image."""
     small_until: PartialFraction = 0.6
 
 
