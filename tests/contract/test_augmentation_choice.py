@@ -93,6 +93,7 @@ def test_numbers_and_other_inputs_are_not(task: Task) -> None:
     table = task.splits.train
     values = replace(table, classes=(), values=table.labels.astype(float))  # type: ignore[type-var]
     assert strength_of(augment_of(task, f"epochs={MANY}", splits=task.splits._replace(train=values))) == LIGHT
+    assert strength_of(augment_of(task, f"epochs={MANY}", model="vit_mu_patch4_8")) == LIGHT, "of 8 pixels"
     clips = replace(table, modalities=("sound",))  # type: ignore[type-var]
     assert strength_of(augment_of(task, f"epochs={MANY}", splits=task.splits._replace(train=clips))) == LIGHT
 

@@ -233,6 +233,7 @@ def test_two_processes_agree(target: str, data: Path, tmp_path: Path, forge: For
         (["sam=-0.1"], "sam"),
         (["decoder_width=100"], r"Got decoder_width=100.\n  Try a multiple of 32"),
         (["decoder_width=66"], "Got decoder_width=66"),
+        (["decoder_width=4"], "Got decoder_width=4"),
         (["model.image_size=4"], "an image needs at least 2"),
     ],
 )

@@ -22,8 +22,9 @@ CHANGES: dict[str, dict[str, Any]] = {
     MEDIUM: {"policy": "rand", "magnitude": 5.0},
     STRONG: {"policy": "rand", "magnitude": 5.0, "erase_rate": 0.25, "cutmix": 1.0},
 }
-MIN_EPOCHS = {STRONG: 200.0, MEDIUM: 50.0}
+MIN_EPOCHS = {STRONG: 200.0, MEDIUM: 30.0}
 CHANNELS = (1, 3)  # of the images that RandAugment can change
+MIN_SIDE = 16  # in fewer pixels, digits cannot be told apart any more: 97.8 instead of 99.4 %
 
 
 def choose_augmentation(task: Task, model: Model, new_objective: NewObjective | None = None) -> Task:
@@ -40,8 +41,9 @@ def choose_augmentation(task: Task, model: Model, new_objective: NewObjective | 
 
     strength: str = settings.augment_strength
     if strength == "auto":
-        known = as_classifier(model).preprocess.channels in CHANNELS
-        strength = task.decide("augment_strength", choose) if known else LIGHT
+        preprocess = as_classifier(model).preprocess
+        suits = preprocess.channels in CHANNELS and min(preprocess.size) >= MIN_SIDE
+        strength = task.decide("augment_strength", choose) if suits else LIGHT
         if strength != LIGHT:
             task.view.say(f"Augmentation: {strength}, because the run is long enough to see each image often.")
     usual, augment = type(settings)().augment, settings.augment

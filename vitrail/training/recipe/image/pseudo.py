@@ -56,7 +56,7 @@ def label_images(
     """Label the images that the model is confident about, equally many of each class; None if there are none.
 
     Confidence is calibrated on the answers `val` for validation images. Images that cannot be read are skipped, and
-    copies of validation and test images are left out, because students are judged by these. `number` is that of the
+    copies of validation and test images are left out, because students are compared on these. `number` is that of the
     student.
     """
     classes = task.splits.train.classes
