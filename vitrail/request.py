@@ -98,8 +98,6 @@ def parse_request(
         )
     opened_teacher = _open_teacher(teacher, recipe, needed=getattr(module, "NEEDS_TEACHER", False))
     more = _open_unlabelled(unlabelled, recipe, data_dir)
-    if more is not None:
-        check_tables(source, more)
     model_overrides, prepare_overrides = (
         [word.removeprefix(prefix) for word in settings if word.startswith(prefix)]
         for prefix in (MODEL_PREFIX, PREPARE_PREFIX)
@@ -107,6 +105,8 @@ def parse_request(
     kind = plug.load(KINDS, getattr(module, "KIND", source.kind))
     if source.kind == "clips" and not hasattr(kind, "open_source"):
         plug.load(KINDS, source.kind).check_recipe(recipe, has_weights=weights is not None)
+    if more is not None:
+        check_tables(source, more)
     options = _prepare_options(kind, prepare_overrides)
     new_model = kind.model_factory(source, model, weights, model_overrides, parsed.seed, **options)
     if hasattr(kind, "check_request"):

@@ -145,7 +145,7 @@ def test_a_loss_that_is_not_finite(home: Path, recipe: str, tmp_path: Path) -> N
 
 
 def test_a_run_of_another_kind(home: Path) -> None:
-    with pytest.raises(RunError, match="a run of the kind language, not translation"):
+    with pytest.raises(RunError, match=r"not a run of the kind translation.\n  Got a run of the kind language"):
         read_files(run_of(home, "language"), kind="translation")
 
 

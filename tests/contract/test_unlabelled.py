@@ -172,6 +172,7 @@ def test_the_student_needs_two_epochs(
         splits=SimpleNamespace(train=table_of([0] * 4)),
         settings=SimpleNamespace(minutes=minutes),
         can_choose_model=can_choose,
+        kind=SimpleNamespace(NOUN="images"),
     )
     decision = auto.weigh_student(task, stage, PseudoLabelled(table_of([0] * 4), "4 of 9"))
     assert decision["taken"] == taken
