@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import time
 from functools import partial
@@ -291,6 +292,14 @@ def test_bad_requests(
     with pytest.raises(VitrailError, match=message):
         quick(folder / "sounds", tmp_path / "run", *words, **options)
     assert not (tmp_path / "run").exists()
+
+
+def test_clips_to_evaluate_on_are_not_learned(folder: Path, tmp_path: Path) -> None:
+    """`auto` labels unlabelled clips, but not those of the validation and the test split, known by their paths."""
+    words = ("epochs=50", "batch_size=16", "precision=float32", "workers=0", "small_until=0.0", "eval_every=25")
+    options: dict[str, Any] = {"recipe": "auto", "model": MEL, "unlabelled": folder / "splits", "report": False}
+    result = train(folder / "splits", run=tmp_path / "run", settings=words, **options)
+    assert re.search(r"of 32 clips \(without \d+ that are used for validation or testing\)", " ".join(result.story))
 
 
 def test_recipes_for_images_refuse_clips(folder: Path, tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 from vitrail.contract import Classifier
 from vitrail.data.cache import digest
 from vitrail.data.rng import make_rng
-from vitrail.data.table import Source, Table
+from vitrail.data.table import Content, Source, Table
 from vitrail.errors import DataError
 from vitrail.percent import percent
 from vitrail.run.calibrate import calibrate
@@ -69,7 +71,7 @@ def label_images(
     chosen = choose_rows(probabilities, confidence)
     num_chosen, held_out = len(chosen), held_out_contents(task)
     rows = answers.indices.numpy()
-    chosen = np.array([row for row in chosen if content_key(blind, rows[row]) not in held_out], dtype=np.int64)
+    chosen = np.array([row for row in chosen if content_key(blind.content(int(rows[row]))) not in held_out], dtype=np.int64)
     if not len(chosen):
         return None
     table = replace(
@@ -91,9 +93,9 @@ def label_images(
     return PseudoLabelled(table, f"{note}, {percent(expected, 0)} of them expected to be right")
 
 
-def content_key(table: Table, row: int) -> bytes:
-    """A hash of an image's content."""
-    return digest(table.content(int(row)))
+def content_key(content: Content) -> bytes:
+    """A hash of an image; of a clip, which is not read as a whole, its path."""
+    return os.fsencode(content.resolve()) if isinstance(content, Path) else digest(content)
 
 
 def held_out_contents(task: Task) -> set[bytes]:
@@ -102,7 +104,7 @@ def held_out_contents(task: Task) -> set[bytes]:
     for source in (task.splits.val, task.splits.test):
         for item in source or ():
             with suppress(DataError):
-                found.add(digest(item.content()))
+                found.add(content_key(item.content()))
     return found
 
 
