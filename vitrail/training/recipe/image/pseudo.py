@@ -71,7 +71,8 @@ def label_images(
     chosen = choose_rows(probabilities, confidence)
     num_chosen, held_out = len(chosen), held_out_contents(task)
     rows = answers.indices.numpy()
-    chosen = np.array([row for row in chosen if content_key(blind.content(int(rows[row]))) not in held_out], dtype=np.int64)
+    is_new = [content_key(blind.content(int(rows[row]))) not in held_out for row in chosen]
+    chosen = chosen[np.array(is_new, dtype=bool)]
     if not len(chosen):
         return None
     table = replace(
