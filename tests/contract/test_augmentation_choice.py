@@ -54,7 +54,7 @@ def task(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
 def augment_of(task: Task, *words: str, **fields: Any) -> Augment:
     model = fields.pop("model", MODEL)
     chosen = replace(task, config={}, settings=task.settings.override_words(words), **fields)
-    return choose_augmentation(chosen, create_model(model, num_classes=3)).settings.augment  # type: ignore[attr-defined]
+    return choose_augmentation(chosen, create_model(model, num_classes=3)).settings.augment
 
 
 def strength_of(augment: Augment) -> str:
@@ -91,10 +91,10 @@ def test_what_the_user_changed_stays(task: Task) -> None:
 
 def test_numbers_and_other_inputs_are_not(task: Task) -> None:
     table = task.splits.train
-    values = replace(table, classes=(), values=table.labels.astype(float))  # type: ignore[type-var]
+    values = replace(table, classes=(), values=table.labels.astype(float))
     assert strength_of(augment_of(task, f"epochs={MANY}", splits=task.splits._replace(train=values))) == LIGHT
     assert strength_of(augment_of(task, f"epochs={MANY}", model="vit_mu_patch4_8")) == LIGHT, "of 8 pixels"
-    clips = replace(table, modalities=("sound",))  # type: ignore[type-var]
+    clips = replace(table, modalities=("sound",))
     assert strength_of(augment_of(task, f"epochs={MANY}", splits=task.splits._replace(train=clips))) == LIGHT
 
 

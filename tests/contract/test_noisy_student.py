@@ -212,7 +212,7 @@ def test_the_last_student_has_the_rest_of_the_minutes(generations: int, monkeypa
         task: Any = SimpleNamespace(settings=settings)
         for number in range(1, generations + 1):
             with pytest.raises(KeyboardInterrupt):
-                noisy_student._train_student(task, number, None, None)  # type: ignore[arg-type]
+                noisy_student._train_student(task, number, None, None)
         assert untils.pop() == 1.0
         assert all(until < 1.0 for until in untils)
 

@@ -8,7 +8,13 @@ import pytest
 import timm
 
 from vitrail.errors import WeightsError
+from vitrail.inspection.adopt import adopt
 from vitrail.verbs.train import train
+
+
+def test_a_model_without_a_head_has_no_class_names() -> None:
+    adopted = adopt(timm.create_model("resnetv2_50x1_bit", num_classes=0))
+    assert (adopted.spec.num_classes, adopted.labels) == (0, ())
 
 
 def test_a_timm_teacher_says_its_classes(tmp_path: Path) -> None:

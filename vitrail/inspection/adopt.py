@@ -97,7 +97,7 @@ def _class_names(foreign: Any, config: dict[str, Any], pretrained_cfg: dict[str,
     by_number = config.get("id2label") or {}
     names: Any = [by_number[number] for number in sorted(by_number)]
     names = names or pretrained_cfg.get("label_names") or getattr(foreign, "labels", ())
-    if len(names) != num or str(names[0]).startswith("LABEL_"):
+    if not isinstance(names, list | tuple) or not names or len(names) != num or str(names[0]).startswith("LABEL_"):
         return ()
     return tuple(map(str, names))
 
